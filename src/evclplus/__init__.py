@@ -1,0 +1,1 @@
+"""Bayesian continual learning in PyTorch."""

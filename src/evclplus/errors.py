@@ -1,0 +1,33 @@
+"""Every error a user can cause, one type per kind.
+
+Each message is one line that says what was wrong, what was expected and what to do. The command
+line prints it and exits with code 2; Python callers can catch `EvclplusError` or one kind.
+"""
+
+
+class EvclplusError(Exception):
+    """The base of every error this package raises on purpose."""
+
+
+class SettingsError(EvclplusError, ValueError):
+    """A setting is unknown, out of range or contradicts another."""
+
+
+class DataError(EvclplusError, ValueError):
+    """Data has the wrong shape, type or values."""
+
+
+class ConversionError(EvclplusError, TypeError):
+    """A module cannot be made Bayesian."""
+
+
+class StateError(EvclplusError, RuntimeError):
+    """Something was asked for in the wrong order: predict before learn, a task learned twice."""
+
+
+class TrainingError(EvclplusError, RuntimeError):
+    """Training went wrong: a term of the loss is not finite."""
+
+
+class FileError(EvclplusError, RuntimeError):
+    """A file or folder is missing, damaged, foreign, unwritable or would be overwritten."""
