@@ -1,0 +1,121 @@
+"""What users give as inputs and labels, checked and turned into tensors."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evclplus.errors import DataError
+
+Pair = tuple[Any, Any]
+"""Inputs and integer labels, each a numpy array, a torch tensor or a nested list."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Rows of a store with the class of each: one side (train, validation or test) of a dataset.
+
+    `classes` has an entry for every row of the store; `rows` are the ones that belong here.
+    """
+
+    store: Tensor
+    classes: Tensor
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def keep(self, rows: Tensor) -> "Labelled":
+        """The same store with other rows of it."""
+        return Labelled(self.store, self.classes, rows)
+
+
+def labelled(pair: Pair, what: str) -> Labelled:
+    """Check `(inputs, labels)` and share the inputs' memory where their type allows it."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise DataError(f"{what} must be a pair (inputs, labels), got {type(pair).__name__}")
+    store = _inputs(pair[0], what)
+    classes = _classes(pair[1], what)
+    if len(store) != len(classes):
+        raise DataError(
+            f"{what} has {len(store)} inputs but {len(classes)} labels; give one label per input"
+        )
+    return Labelled(store, classes, torch.arange(len(store)))
+
+
+def check_alike(first: Labelled, second: Labelled, names: tuple[str, str]) -> None:
+    """Both must hold inputs of one shape and one kind."""
+    shapes = tuple(first.store.shape[1:]), tuple(second.store.shape[1:])
+    if shapes[0] != shapes[1]:
+        raise DataError(
+            f"inputs of {names[0]} have the shape {shapes[0]} but those of {names[1]} {shapes[1]};"
+            " give both the same shape"
+        )
+    if first.store.dtype != second.store.dtype:
+        kinds = [str(side.store.dtype).removeprefix("torch.") for side in (first, second)]
+        raise DataError(
+            f"inputs of {names[0]} are {kinds[0]} but those of {names[1]} {kinds[1]}; give both"
+            " the same type"
+        )
+
+
+def _tensor(values: Any, what: str) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach().cpu()
+    try:
+        array = np.asarray(values)
+        if not array.flags.writeable:
+            # torch warns about sharing read-only memory; the pixels are never written to.
+            array = array.copy()
+        return torch.from_numpy(np.ascontiguousarray(array))
+    except (TypeError, ValueError, RuntimeError):
+        raise DataError(
+            f"{what} is not an array of numbers; give a numpy array or a torch tensor"
+        ) from None
+
+
+def _inputs(values: Any, what: str) -> Tensor:
+    store = _tensor(values, f"the inputs of {what}")
+    if store.ndim < 2:
+        raise DataError(
+            f"the inputs of {what} have the shape {tuple(store.shape)};"
+            " expected (examples, ...) with at least two dimensions"
+        )
+    if len(store) == 0 or store.numel() == 0:
+        raise DataError(
+            f"{what} is empty: its inputs have the shape {tuple(store.shape)}; give examples"
+        )
+    if store.is_complex():
+        raise DataError(f"the inputs of {what} are complex numbers; give real ones")
+    if store.dtype != torch.uint8:
+        # Bytes stay bytes; every other type becomes what networks compute with.
+        store = store.to(torch.float32)
+        _check_finite(store, what)
+    return store.contiguous()
+
+
+def _check_finite(store: Tensor, what: str) -> None:
+    bad = ~torch.isfinite(store.flatten(1)).all(dim=1)
+    if bad.any():
+        first = int(bad.nonzero()[0])
+        raise DataError(
+            f"{what} has NaN or infinite inputs in {int(bad.sum())} of {len(store)} rows, first in"
+            f" row {first}; clean or drop them"
+        )
+
+
+def _classes(values: Any, what: str) -> Tensor:
+    classes = _tensor(values, f"the labels of {what}")
+    if classes.ndim != 1:
+        raise DataError(
+            f"the labels of {what} have the shape {tuple(classes.shape)};"
+            " expected one integer per example"
+        )
+    if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
+        raise DataError(
+            f"the labels of {what} are of type {str(classes.dtype).removeprefix('torch.')};"
+            " expected integers"
+        )
+    return classes.to(torch.int64)

@@ -1,0 +1,119 @@
+"""Train, validation and test sides of a dataset, by a fixed seed and without leaks."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from evclplus.benchmarks.arrays import Labelled, Pair, check_alike, labelled
+from evclplus.benchmarks.shuffle import Purpose, random_order
+from evclplus.errors import DataError, SettingsError
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A dataset's three sides. They may share a store but never a row.
+
+    `class_names` name the tasks; `largest` is the largest value a stored byte can have.
+    """
+
+    train: Labelled
+    validation: Labelled
+    test: Labelled
+    class_names: Mapping[int, str] = field(default_factory=dict)
+    largest: float = 255.0
+
+
+def sides(
+    data: Pair,
+    *,
+    test: Pair | None,
+    validation: Pair | None,
+    test_fraction: float,
+    validation_fraction: float,
+    seed: int,
+    what: str = "the data",
+) -> Sides:
+    """Use the sides that were given and hold the missing ones out of `data`, stratified."""
+    if not 0 < test_fraction < 1 or not 0 <= validation_fraction < 1:
+        raise SettingsError(
+            f"test_fraction {test_fraction} and validation_fraction {validation_fraction} must be"
+            " between 0 and 1"
+        )
+    train = labelled(data, what)
+    if test is None:
+        train, test_side = hold_out(train, test_fraction, Purpose.TEST, seed, what)
+    else:
+        test_side = labelled(test, f"the test part of {what}")
+        check_alike(train, test_side, (what, "its test part"))
+    if validation is None:
+        train, validation_side = hold_out(
+            train, validation_fraction, Purpose.VALIDATION, seed, what
+        )
+    else:
+        validation_side = labelled(validation, f"the validation part of {what}")
+        check_alike(train, validation_side, (what, "its validation part"))
+    return Sides(train, validation_side, test_side)
+
+
+def hold_out(
+    side: Labelled, fraction: float, purpose: Purpose, seed: int, what: str = "the data"
+) -> tuple[Labelled, Labelled]:
+    """Split off `fraction` of every class. Copies of one picture all stay or all go.
+
+    A picture that occurs with two different labels always stays: held out, it could not be
+    answered rightly twice.
+    """
+    if fraction == 0.0:
+        return side, side.keep(side.rows[:0])
+    rows = side.rows.numpy()
+    classes = side.classes[side.rows].numpy()
+    pictures = picture_numbers(side.store, side.rows)
+    copies = Counter(pictures.tolist())
+    labels_of: dict[int, set[int]] = {}
+    for picture, label in zip(pictures.tolist(), classes.tolist(), strict=True):
+        if copies[picture] > 1:
+            labels_of.setdefault(picture, set()).add(label)
+
+    wanted = {
+        label: max(1, round(fraction * count)) for label, count in Counter(classes.tolist()).items()
+    }
+    held_pictures: set[int] = set()
+    taken: Counter[int] = Counter()
+    for position in random_order(len(rows), purpose, seed).tolist():
+        picture, label = int(pictures[position]), int(classes[position])
+        if picture in held_pictures or len(labels_of.get(picture, ())) > 1:
+            continue
+        if taken[label] + copies[picture] <= wanted[label]:
+            held_pictures.add(picture)
+            taken[label] += copies[picture]
+
+    held = np.isin(pictures, np.fromiter(held_pictures, dtype=np.int64, count=len(held_pictures)))
+    _check_both_filled(classes, held, what)
+    return side.keep(torch.from_numpy(rows[~held])), side.keep(torch.from_numpy(rows[held]))
+
+
+def picture_numbers(store: Tensor, rows: Tensor) -> NDArray[np.int64]:
+    """A number per row such that equal rows, and only they, have equal numbers."""
+    array = store.numpy()
+    first_seen: dict[bytes, int] = {}
+    numbers = (
+        first_seen.setdefault(blake2b(array[row].tobytes(), digest_size=16).digest(), position)
+        for position, row in enumerate(rows.tolist())
+    )
+    return np.fromiter(numbers, dtype=np.int64, count=len(rows))
+
+
+def _check_both_filled(classes: NDArray[np.int64], held: NDArray[np.bool_], what: str) -> None:
+    for label in np.unique(classes).tolist():
+        of_class = classes == label
+        if not (held & of_class).any() or not (~held & of_class).any():
+            raise DataError(
+                f"class {label} of {what} has {int(of_class.sum())} different examples left, too"
+                " few to hold some out; give test= and validation= or more examples"
+            )

@@ -1,0 +1,31 @@
+"""Random orders that are the same on every machine and with every version of numpy.
+
+PCG64's raw output and SeedSequence are promised never to change; `Generator.permutation` and
+`torch.randperm` are not. So an order is the sort of raw 64-bit numbers.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evclplus.errors import SettingsError
+
+
+class Purpose(IntEnum):
+    """What a random order is for: one seed never gives two purposes the same order."""
+
+    TEST = 1
+    VALIDATION = 2
+    SUBSET = 3
+    PIXELS = 4
+    CLASSES = 5
+
+
+def random_order(size: int, purpose: Purpose, seed: int, index: int = 0) -> NDArray[np.int64]:
+    """The numbers 0..size-1 in the order that belongs to this purpose, seed and index."""
+    if seed < 0:
+        raise SettingsError(f"the seed is {seed}; give a whole number of at least 0")
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(int(purpose), index))
+    raw = np.random.PCG64(sequence).random_raw(size)
+    return np.argsort(np.asarray(raw, dtype=np.uint64), kind="stable").astype(np.int64)
