@@ -23,7 +23,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    schema_version: Literal[1] = Field(SCHEMA, alias="schema")
+    schema_version: Literal[1] = Field(1, alias="schema")
     method: str
     benchmark: str
     seed: int

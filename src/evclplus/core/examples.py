@@ -19,7 +19,7 @@ class View:
         if self.permutation is not None:
             # Reordering before the conversion moves bytes instead of floats.
             rows = rows.flatten(1).index_select(1, self.permutation).view(rows.shape)
-        if not rows.is_floating_point():
+        if rows.dtype == torch.uint8:  # pixels; other integers are tokens and stay what they are
             rows = rows.to(torch.get_default_dtype())
         if self.scale != 1.0:
             rows = rows * self.scale
@@ -74,13 +74,3 @@ class Examples:
     def materialised(self) -> "Examples":
         """A copy that owns its inputs and nothing else, for memory that must outlive the store."""
         return Examples(self.inputs().clone(), self.labels.clone(), self.outputs, self.head)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A minibatch: inputs, labels and the head that answers for all of them."""
-
-    x: Tensor
-    y: Tensor
-    outputs: int
-    head: int = 0

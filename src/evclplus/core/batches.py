@@ -1,0 +1,90 @@
+"""Minibatches drawn straight from tensors: one gather per batch, no work per example."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from evclplus.core.examples import Examples
+from evclplus.core.gaussian import MeanField
+from evclplus.core.network import BayesianNetwork
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs and labels for one head, from training data of `total` examples, and the network
+    and random generator that turn weights into a likelihood."""
+
+    network: BayesianNetwork
+    generator: torch.Generator
+    x: Tensor
+    y: Tensor
+    head: int
+    outputs: int
+    total: int
+    criterion: Criterion = F.cross_entropy
+    """The mean negative log-likelihood, from (network output, labels)."""
+
+    def nll(self, q: MeanField) -> Tensor:
+        """The mean of -log p(y|x, theta) with theta drawn from q (one sample per example)."""
+        return self._nll(q, self.generator)
+
+    def nll_at_mean(self, q: MeanField) -> Tensor:
+        """The mean of -log p(y|x, theta) at q's mean."""
+        return self._nll(q, None)
+
+    def _nll(self, q: MeanField, generator: torch.Generator | None) -> Tensor:
+        output = self.network(q, self.x, self.head, generator=generator, training=True)
+        return self.criterion(output[:, : self.outputs], self.y)
+
+
+def batches_per_epoch(data: Sequence[Examples], batch_size: int) -> int:
+    return sum(ceil(sum(map(len, group)) / batch_size) for group in _by_head(data))
+
+
+def minibatches(
+    network: BayesianNetwork,
+    data: Sequence[Examples],
+    batch_size: int,
+    generator: torch.Generator,
+) -> Iterator[Batch]:
+    """One epoch in random order. A batch holds examples of one head, possibly of many tasks.
+
+    Batches have nearly equal sizes, so that no tiny last one disturbs batch statistics.
+    """
+    total = sum(map(len, data))
+    plan: list[tuple[list[Examples], Tensor]] = []
+    for group in _by_head(data):
+        count = sum(map(len, group))
+        order = torch.randperm(count, generator=generator)
+        plan += [(group, index) for index in order.tensor_split(ceil(count / batch_size))]
+    for position in torch.randperm(len(plan), generator=generator).tolist():
+        group, index = plan[position]
+        x, y = _gather(group, index)
+        outputs = max(examples.outputs for examples in group)
+        yield Batch(network, generator, x, y, group[0].head, outputs, total)
+
+
+def _by_head(data: Sequence[Examples]) -> list[list[Examples]]:
+    groups: dict[int, list[Examples]] = {}
+    for examples in data:
+        if len(examples):
+            groups.setdefault(examples.head, []).append(examples)
+    return list(groups.values())
+
+
+def _gather(group: list[Examples], index: Tensor) -> tuple[Tensor, Tensor]:
+    """The examples at `index`, counting through all members of the group."""
+    if len(group) == 1:
+        return group[0].inputs(index), group[0].labels[index]
+    parts, start = [], 0
+    for examples in group:
+        inside = index[(index >= start) & (index < start + len(examples))] - start
+        parts.append((examples.inputs(inside), examples.labels[inside]))
+        start += len(examples)
+    return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])

@@ -1,0 +1,251 @@
+"""The diagonal Fisher information: F = E_x E_{y ~ p(y|x)} [ (d log p(y|x) / d theta)^2 ].
+
+The gradient of every example is squared by itself and the squares are averaged. Squaring a
+minibatch's mean gradient would be a different, far smaller number.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
+from torch.utils.hooks import RemovableHandle
+
+from evclplus.core.examples import Examples
+from evclplus.core.gaussian import MeanField
+from evclplus.core.network import BayesianNetwork, LocalLayer
+
+Labels = Literal["exact", "sampled", "true"]
+"""exact: the expectation over the model's own labels, all of them weighted by their
+probability. sampled: one label drawn from the model for each example. true: the data's label
+(the empirical Fisher)."""
+
+Reduction = Literal["mean", "sum"]
+
+BATCH_SIZE = 512
+LARGEST_GRADIENT_BLOCK = 2**24
+"""Numbers held at once when the gradients of single examples must be formed."""
+
+
+def diagonal_fisher(
+    network: BayesianNetwork,
+    q: MeanField,
+    examples: Examples,
+    generator: torch.Generator,
+    labels: Labels = "exact",
+    reduction: Reduction = "mean",
+    maximum: int = 5000,
+) -> Tensor:
+    """The Fisher of every weight at q's mean, on up to `maximum` of the examples."""
+    if len(examples) > maximum:
+        chosen = torch.randperm(len(examples), generator=generator)[:maximum]
+        examples = examples.take(chosen)
+    total = torch.zeros_like(q.mean)
+    closed_form = _layers_whose_rows_are_examples(network, q, examples)
+    for index in torch.arange(len(examples)).split(BATCH_SIZE):
+        x = examples.inputs(index).to(q.mean.device)
+        y = examples.labels[index].to(q.mean.device)
+        total += _squared_gradients(
+            network, q, x, y, examples.head, examples.outputs, labels, generator, closed_form
+        )
+    return total / len(examples) if reduction == "mean" else total
+
+
+def _squared_gradients(
+    network: BayesianNetwork,
+    q: MeanField,
+    x: Tensor,
+    y: Tensor,
+    head: int,
+    outputs: int,
+    labels: Labels,
+    generator: torch.Generator,
+    closed_form: set[str],
+) -> Tensor:
+    """The sum over a batch of each example's squared gradient."""
+    layout = network.layout
+    # Gradients are asked of the layers' outputs, so the weights must be in the graph.
+    means = layout.named(q.mean.detach().requires_grad_())
+    result = torch.zeros_like(q.mean)
+    squares = layout.named(result)
+    with torch.enable_grad(), _recorded(network, closed_form) as record:
+        logits = network.call(means, {}, x, head)[:, :outputs]
+        log_probabilities = F.log_softmax(logits, dim=1)
+    others = [name for name in layout.names if name.rpartition(".")[0] not in closed_form]
+    for target, weight in _weighted_labels(log_probabilities.detach(), y, labels, generator):
+        for path, gradient in _output_gradients(log_probabilities, target, record).items():
+            received = record[path][0].detach()
+            _add_layer(squares, path, network.local_layers[path], received, gradient, weight)
+        if others:
+            per_example = _gradients_of(network, means, others, x, target, head, outputs)
+            for name, gradient in per_example.items():
+                squares[name] += torch.einsum("n,n...->...", weight, gradient.square())
+    return result
+
+
+def _weighted_labels(
+    log_probabilities: Tensor, y: Tensor, labels: Labels, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The labels to differentiate, each with its weight for every example."""
+    if labels == "exact":
+        for label, probability in enumerate(log_probabilities.exp().unbind(1)):
+            yield torch.full_like(y, label), probability
+    elif labels == "sampled":
+        drawn = torch.multinomial(log_probabilities.exp(), 1, generator=generator).squeeze(1)
+        yield drawn, torch.ones_like(log_probabilities[:, 0])
+    else:
+        yield y, torch.ones_like(log_probabilities[:, 0])
+
+
+# Closed form: what a Linear or Conv received and the gradient of what it gave are enough.
+
+
+def _layers_whose_rows_are_examples(
+    network: BayesianNetwork, q: MeanField, examples: Examples
+) -> set[str]:
+    """The layers that see one example per row.
+
+    A module may fold time or space into the batch, or put the batch second. Two batches of
+    different sizes tell: the rows of a layer that qualifies follow both.
+    """
+    follows: dict[str, bool] = {}
+    for size in (1, 2) if len(examples) > 1 else (1,):
+        x = examples.inputs(torch.arange(size)).to(q.mean.device)
+        with torch.no_grad(), _recorded(network, set(network.local_layers)) as record:
+            network(q, x, examples.head)
+        for path, (received, _) in record.items():
+            follows[path] = follows.get(path, True) and len(received) == size
+    # A layer that turned out to be called twice has left local_layers during the passes.
+    return {path for path, right in follows.items() if right and path in network.local_layers}
+
+
+Record = dict[str, tuple[Tensor, Tensor]]
+"""What each layer received and gave, by its path."""
+
+
+@contextmanager
+def _recorded(network: BayesianNetwork, paths: set[str]) -> Iterator[Record]:
+    record: Record = {}
+
+    def remember(path: str) -> RemovableHandle:
+        def hook(layer: nn.Module, received: tuple[Tensor, ...], given: Tensor) -> None:
+            record[path] = (received[0], given)
+
+        return network.local_layers[path].register_forward_hook(hook)
+
+    handles = [remember(path) for path in sorted(paths)]
+    try:
+        yield record
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _output_gradients(
+    log_probabilities: Tensor, target: Tensor, record: Record
+) -> dict[str, Tensor]:
+    """The gradient of log p(target|x) at each layer's output, a row per example."""
+    if not record:
+        return {}
+    chosen = log_probabilities.gather(1, target[:, None]).sum()
+    outputs = [output for _, output in record.values()]
+    gradients = torch.autograd.grad(chosen, outputs, retain_graph=True, allow_unused=True)
+    pairs = zip(record, gradients, strict=True)
+    return {path: gradient for path, gradient in pairs if gradient is not None}
+
+
+def _add_layer(
+    squares: dict[str, Tensor],
+    path: str,
+    layer: LocalLayer,
+    received: Tensor,
+    gradient: Tensor,
+    weight: Tensor,
+) -> None:
+    """Add the weighted squared gradients of one layer's weight and bias.
+
+    Example n's gradient is sum_p g_np a_np^T over the positions p where the weight is used.
+    With one position its square is g_n^2 (a_n^2)^T, one matrix product for the whole batch.
+    """
+    prefix = f"{path}." if path else ""
+    a, g = _positions(layer, received, gradient)
+    if prefix + "bias" in squares:
+        bias = torch.einsum("n,ngo->go", weight, g.sum(2).square())
+        squares[prefix + "bias"] += bias.flatten()
+    if prefix + "weight" not in squares:
+        return
+    target = squares[prefix + "weight"]
+    if a.shape[2] == 1:
+        weighted = weight[:, None, None] * g[:, :, 0].square()
+        total = torch.einsum("ngo,ngi->goi", weighted, a[:, :, 0].square())
+    else:
+        block = max(1, LARGEST_GRADIENT_BLOCK // target.numel())
+        parts = zip(weight.split(block), g.split(block), a.split(block), strict=True)
+        total = torch.zeros_like(target).view(g.shape[1], g.shape[3], a.shape[3])
+        for w, d, r in parts:
+            single = torch.einsum("ngpo,ngpi->ngoi", d, r)
+            total += torch.einsum("n,ngoi->goi", w, single.square())
+    target += total.view(target.shape)
+
+
+def _positions(layer: LocalLayer, received: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs and output gradients as (example, group, position, channel)."""
+    if isinstance(layer, nn.Linear):
+        a = received.reshape(len(received), 1, -1, received.shape[-1])
+        return a, gradient.reshape(len(gradient), 1, -1, gradient.shape[-1])
+    assert isinstance(layer, _ConvNd)
+    patches = _patches(layer, received)
+    g = gradient.flatten(2).unflatten(1, (layer.groups, -1)).transpose(2, 3)
+    return patches, g
+
+
+def _patches(layer: _ConvNd, received: Tensor) -> Tensor:
+    """The input of every position of a convolution, as (example, group, position, values)."""
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    padded = F.pad(received, layer._reversed_padding_repeated_twice, mode=mode)
+    sizes = layer.kernel_size
+    dimensions = zip(sizes, layer.stride, layer.dilation, strict=True)
+    for axis, (size, step, gap) in enumerate(dimensions, start=2):
+        padded = padded.unfold(axis, (size - 1) * gap + 1, step)[..., ::gap]
+    # Now (example, channel, position..., kernel...); the channels of a group come together.
+    count = padded.shape[2 : 2 + len(sizes)].numel()
+    flat = padded.reshape(len(received), layer.groups, -1, count, prod(sizes))
+    return flat.transpose(2, 3).flatten(3)
+
+
+# The general form: any parameter at all.
+
+
+def _gradients_of(
+    network: BayesianNetwork,
+    means: dict[str, Tensor],
+    names: list[str],
+    x: Tensor,
+    target: Tensor,
+    head: int,
+    outputs: int,
+) -> dict[str, Tensor]:
+    """Each example's gradient of log p(target|x), for the named parameters."""
+    constants = {name: value.detach() for name, value in means.items()}
+
+    def log_probability(chosen: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
+        logits = network.call({**constants, **chosen}, {}, one[None], head)[0, :outputs]
+        return F.log_softmax(logits, dim=0).gather(0, label[None]).squeeze(0)
+
+    chosen = {name: constants[name] for name in names}
+    gradient = grad(log_probability)
+    try:
+        with warnings.catch_warnings():  # torch says which operations it vectorises slowly
+            warnings.filterwarnings("ignore", message=".*performance drop")
+            together: dict[str, Tensor] = vmap(gradient, in_dims=(None, 0, 0))(chosen, x, target)
+        return together
+    except Exception:
+        # Some modules (recurrent ones, data-dependent branches) cannot be vectorised.
+        single = [gradient(chosen, one, label) for one, label in zip(x, target, strict=True)]
+        return {name: torch.stack([part[name] for part in single]) for name in names}

@@ -1,0 +1,281 @@
+"""Any nn.Module becomes a network whose weights are a `MeanField`.
+
+Parameters become Gaussian, not layers. Linear and convolution sample their pre-activations (the
+local reparameterisation trick); every other floating parameter is sampled as a weight.
+"""
+
+import copy
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from math import log
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from evclplus.core.gaussian import Layout, MeanField
+from evclplus.core.heads import MultiHead
+from evclplus.errors import ConversionError
+
+Predicate = Callable[[str], bool]
+
+SMALLEST_VARIANCE = 1e-16
+"""Below this the square root of a pre-activation's variance has no usable gradient."""
+
+
+class LocalLayer(nn.Module, ABC):
+    """A layer that samples its pre-activations instead of its weights.
+
+    For z = W x + b with independent Gaussian W and b, z is Gaussian with mean
+    E[W] x + E[b] and variance Var[W] x^2 + Var[b], independent across examples.
+    """
+
+    means: dict[str, Tensor]
+    stds: dict[str, Tensor]
+    generator: torch.Generator | None
+    calls: int
+    sampled: dict[str, Tensor]
+
+    @abstractmethod
+    def operation(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The layer as a function of its input and weights."""
+
+    def load(
+        self,
+        means: dict[str, Tensor],
+        stds: dict[str, Tensor],
+        generator: torch.Generator | None,
+    ) -> None:
+        """Set the weights of the next forward pass. Without a generator it is the mean's."""
+        self.means, self.stds, self.generator = means, stds, generator
+        self.sampled, self.calls = {}, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        mean = self.operation(x, self.means["weight"], self.means.get("bias"))
+        if self.generator is None or not self.stds:
+            return mean
+        return mean + self._std_of_output(x) * _noise_like(mean, self.generator)
+
+    def _std_of_output(self, x: Tensor) -> Tensor:
+        variances = {name: std.square() for name, std in self.stds.items()}
+        weight = variances.get("weight")
+        if weight is None:
+            weight = torch.zeros_like(self.means["weight"])
+        variance = self.operation(x.square(), weight, variances.get("bias"))
+        if "bias" not in variances:
+            # An input of zeros has no variance; the square root's slope there is infinite.
+            variance = variance.clamp_min(SMALLEST_VARIANCE)
+        return variance.sqrt()
+
+    def draw(self, name: str) -> Tensor | None:
+        """A sampled weight, for modules that read a layer's weight instead of calling it."""
+        if name not in self.means:
+            return None
+        if name not in self.sampled:
+            self.sampled[name] = _draw(self.means[name], self.stds.get(name), self.generator)
+        return self.sampled[name]
+
+    # Data descriptors on the class come before the parameters an nn.Module keeps by name.
+    weight = property(lambda self: self.draw("weight"))
+    bias = property(lambda self: self.draw("bias"))
+
+
+class LocalLinear(LocalLayer, nn.Linear):
+    def operation(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight, bias)
+
+
+class LocalConvolution(LocalLayer):
+    def operation(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self._conv_forward(x, weight, bias)  # type: ignore[no-any-return, operator]
+
+
+class LocalConv1d(LocalConvolution, nn.Conv1d):
+    pass
+
+
+class LocalConv2d(LocalConvolution, nn.Conv2d):
+    pass
+
+
+class LocalConv3d(LocalConvolution, nn.Conv3d):
+    pass
+
+
+LOCAL_LAYERS: dict[type[nn.Module], type[LocalLayer]] = {
+    nn.Linear: LocalLinear,
+    nn.Conv1d: LocalConv1d,
+    nn.Conv2d: LocalConv2d,
+    nn.Conv3d: LocalConv3d,
+}
+
+
+def _noise_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device=tensor.device)
+
+
+def _draw(mean: Tensor, std: Tensor | None, generator: torch.Generator | None) -> Tensor:
+    if std is None or generator is None:
+        return mean
+    return mean + std * _noise_like(mean, generator)
+
+
+class BayesianNetwork:
+    """A copy of a module that computes with the weights it is handed.
+
+    The module itself is never touched. `point` names the parameters to keep as point values.
+    Parameters with requires_grad=False stay constants. The copy keeps its own buffers, so
+    running statistics and dropout mean what they always mean.
+    """
+
+    def __init__(self, module: nn.Module, point: Predicate = lambda name: False) -> None:
+        self.skeleton = _copy(module)
+        parameters = {
+            name: parameter
+            for name, parameter in self.skeleton.named_parameters()
+            if parameter.requires_grad
+        }
+        _check(module, parameters)
+        names = sorted(parameters, key=point)  # stable: Gaussian ones first, in module order
+        self.layout = Layout(
+            names=tuple(names),
+            shapes=tuple(tuple(parameters[name].shape) for name in names),
+            gaussian_names=sum(not point(name) for name in names),
+        )
+        self.local_layers = _make_layers_local(self.skeleton)
+        self.has_heads = isinstance(module, MultiHead)
+
+    def copy(self) -> "BayesianNetwork":
+        """A network with its own running statistics."""
+        return copy.deepcopy(self)
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """Running statistics and other buffers, by name."""
+        return dict(self.skeleton.named_buffers())
+
+    def initial(self, variance: float) -> MeanField:
+        """The module's own weights as means, with one variance for all Gaussian ones."""
+        parameters = dict(self.skeleton.named_parameters())
+        mean = torch.cat([parameters[name].detach().flatten() for name in self.layout.names])
+        log_std = mean.new_full((self.layout.gaussian_total,), 0.5 * log(variance))
+        return MeanField(mean, log_std, self.layout)
+
+    def __call__(
+        self,
+        q: MeanField,
+        x: Tensor,
+        head: int = 0,
+        *,
+        generator: torch.Generator | None = None,
+        training: bool = False,
+    ) -> Tensor:
+        """The output under weights drawn from q; without a generator, under q's mean."""
+        means = self.layout.named(q.mean)
+        stds = {} if generator is None else self.layout.named(q.log_std.exp())
+        return self.call(means, stds, x, head, generator, training)
+
+    def call(
+        self,
+        means: dict[str, Tensor],
+        stds: dict[str, Tensor],
+        x: Tensor,
+        head: int = 0,
+        generator: torch.Generator | None = None,
+        training: bool = False,
+    ) -> Tensor:
+        """The output under weights given by name, drawn with `stds` if there is a generator."""
+        if self.skeleton.training != training:
+            self.skeleton.train(training)
+        for path, layer in self.local_layers.items():
+            layer.load(*_of_layer(path, layer, means, stds), generator)
+        values = {
+            name: _draw(mean, stds.get(name), generator)
+            for name, mean in means.items()
+            if name.rpartition(".")[0] not in self.local_layers
+        }
+        try:
+            inputs = (x, head) if self.has_heads else (x,)
+            output: Tensor = functional_call(self.skeleton, values, inputs)
+            reused = [path for path, layer in self.local_layers.items() if layer.calls > 1]
+        finally:
+            for layer in self.local_layers.values():
+                layer.load({}, {}, None)
+        if not reused:
+            return output
+        # A layer called twice in one pass must use the same weights both times, which sampled
+        # pre-activations cannot promise: from now on its weights are sampled instead.
+        for path in reused:
+            layer = self.local_layers.pop(path)
+            plain = {local: plain for plain, local in LOCAL_LAYERS.items()}[type(layer)]
+            layer.__class__ = plain  # type: ignore[assignment]
+        return self.call(means, stds, x, head, generator, training)
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ConversionError(
+            f"{type(module).__name__} is a scripted module, whose layers cannot be replaced; "
+            "pass the plain nn.Module it was made from"
+        )
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:
+        raise ConversionError(f"{type(module).__name__} cannot be copied: {error}") from error
+
+
+def _check(module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+    """Flat vectors need parameters that exist, are real numbers and are all of one kind."""
+    if not parameters:
+        raise ConversionError(
+            f"{type(module).__name__} has no parameter to learn (requires_grad=True)"
+        )
+    first_name, first = next(iter(parameters.items()))
+    for name, parameter in parameters.items():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            reason = "is not initialised yet; run the module once on an example input first"
+        elif not parameter.is_floating_point():
+            reason = f"is {parameter.dtype}; only real floating-point parameters have a Gaussian"
+        elif parameter.layout is not torch.strided:
+            reason = f"is stored as {parameter.layout}; only dense parameters can be converted"
+        elif parameter.dtype != first.dtype or parameter.device != first.device:
+            reason = (
+                f"is {parameter.dtype} on {parameter.device} but {first_name} is {first.dtype} "
+                f"on {first.device}; convert the module to one type and device"
+            )
+        else:
+            continue
+        raise ConversionError(f"parameter {name} {reason}")
+
+
+def _make_layers_local(skeleton: nn.Module) -> dict[str, LocalLayer]:
+    """Give each Linear and Conv its local form, in place, unless it shares its parameters.
+
+    Only the exact types are taken: a subclass may read its weights itself.
+    """
+    uses = Counter(id(p) for _, p in skeleton.named_parameters(remove_duplicate=False))
+    local_layers = {}
+    for path, layer in skeleton.named_modules():
+        parameters = list(layer.parameters(recurse=False))
+        shared = any(uses[id(parameter)] > 1 for parameter in parameters)
+        learns = any(parameter.requires_grad for parameter in parameters)
+        if type(layer) in LOCAL_LAYERS and learns and not shared:
+            layer.__class__ = LOCAL_LAYERS[type(layer)]
+            assert isinstance(layer, LocalLayer)
+            layer.load({}, {}, None)
+            local_layers[path] = layer
+    return local_layers
+
+
+def _of_layer(
+    path: str, layer: nn.Module, means: dict[str, Tensor], stds: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The means and stds of one layer's own parameters; frozen ones keep their value."""
+    prefix = f"{path}." if path else ""
+    own = {name: value for name, value in layer._parameters.items() if value is not None}
+    layer_means = {name: means.get(prefix + name, value) for name, value in own.items()}
+    layer_stds = {name: stds[prefix + name] for name in own if prefix + name in stds}
+    return layer_means, layer_stds

@@ -1,0 +1,59 @@
+"""The elastic terms, one small pure function per equation.
+
+Every function takes flat vectors over the weights and returns a scalar that gradients flow
+through: a penalty that did not change the gradient would protect nothing.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from evclplus.core.gaussian import Layout
+
+Norm = Literal["weight", "tensor"]
+
+
+def elastic_mean(mean: Tensor, previous_mean: Tensor, fisher: Tensor, lam: float) -> Tensor:
+    """EWC's term: (lambda / 2) sum_i F_i (mu_i - mu_i_prev)^2."""
+    return 0.5 * lam * (fisher * (mean - previous_mean).square()).sum()
+
+
+def elastic_variance(
+    variance: Tensor, previous_variance: Tensor, fisher: Tensor, lam: float
+) -> Tensor:
+    """EVCL's term: (lambda / 2) sum_j F_j (sigma_j^2 - sigma_j_prev^2)^2."""
+    return 0.5 * lam * (fisher * (variance - previous_variance).square()).sum()
+
+
+def asymmetric_variance(
+    variance: Tensor,
+    previous_variance: Tensor,
+    fisher: Tensor,
+    lam: float,
+    k: float,
+    grown: Tensor,
+) -> Tensor:
+    """EVCL+'s term: (lambda / 2) sum_j F_j v(sigma_j^2, sigma_j_prev^2) with
+
+    v(s, p) = (s - p)^2 where the variance has not grown, k s where it has (`grown`).
+
+    v jumps by k p where s = p; the indicator is a constant for the gradient, so the gradient
+    there is that of the branch in force and the jump itself pushes nothing.
+    """
+    shrunk = (variance - previous_variance).square()
+    return 0.5 * lam * (fisher * torch.where(grown, k * variance, shrunk)).sum()
+
+
+@torch.no_grad()
+def has_grown(variance: Tensor, previous_variance: Tensor, layout: Layout, norm: Norm) -> Tensor:
+    """The indicator [|sigma^2| > |sigma_prev^2|], for each weight.
+
+    norm "weight": each weight by itself. norm "tensor": the L2 norms of each parameter tensor
+    are compared, and all its weights follow.
+    """
+    if norm == "weight":
+        return variance > previous_variance
+    sizes = layout.sizes[: layout.gaussian_names]
+    pairs = zip(variance.split(sizes), previous_variance.split(sizes), strict=True)
+    return torch.cat([(new.norm() > old.norm()).expand(len(new)) for new, old in pairs])

@@ -1,0 +1,142 @@
+"""What a method is: settings plus pure functions over what is learned and what is kept."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from evclplus.config import Settings
+from evclplus.core.batches import Batch
+from evclplus.core.examples import Examples
+from evclplus.core.gaussian import MeanField
+from evclplus.core.network import BayesianNetwork
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The loss of one minibatch, by its parts."""
+
+    nll: Tensor
+    kl: Tensor | None = None
+    penalty: Tensor | None = None
+
+    def named(self) -> dict[str, Tensor]:
+        parts = {"nll": self.nll, "kl": self.kl, "penalty": self.penalty}
+        return {name: value for name, value in parts.items() if value is not None}
+
+    @property
+    def total(self) -> Tensor:
+        return torch.stack(list(self.named().values())).sum()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What survives a task. A method uses the parts it needs.
+
+    prior    the Gaussian the next posterior is held to: the last posterior, and the first
+             prior for weights that no task has used yet
+    fisher   how much each weight matters to what was learned; None before the first task
+    stored   kept examples: a coreset's, or all of them for joint training
+    tasks    how many tasks went into it
+    """
+
+    prior: MeanField
+    fisher: Tensor | None = None
+    stored: tuple[Examples, ...] = ()
+    tasks: int = 0
+
+
+Loss = Callable[[MeanField, Batch], Terms]
+
+
+class Fit(Protocol):
+    """Train q on data by minimising a loss; the learner hands this to a method."""
+
+    def __call__(
+        self,
+        network: BayesianNetwork,
+        q: MeanField,
+        loss: Loss,
+        data: Sequence[Examples],
+        *,
+        purpose: str,
+        epochs: int | None = None,
+    ) -> MeanField: ...
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A task as a method sees it.
+
+    data     the examples to train on
+    new      marks the weights this task is the first to use
+    shared   marks the weights that several tasks use
+    """
+
+    network: BayesianNetwork
+    data: Sequence[Examples]
+    new: Tensor
+    shared: Tensor
+    generator: torch.Generator
+    fit: Fit
+
+
+class Method(Settings, ABC):
+    """Hyper-parameters and pure functions. Method files read in one order: the equation, the
+    memory it keeps, loss, consolidate.
+
+    For each task the learner calls gather, prepare, then minimises loss, then consolidate;
+    before it predicts it calls recall.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def title(self) -> str:
+        """The name in the registry."""
+        return self.name
+
+    def options(self) -> dict[str, Any]:
+        """Every setting with its value, enough to build the method again by its title."""
+        return self.model_dump(mode="json")
+
+    @property
+    def is_point(self) -> bool:
+        """Whether weights are point values: no variances to learn and nothing to sample."""
+        return True
+
+    @property
+    def averages_samples(self) -> bool:
+        """Whether a prediction is an average over weights drawn from q."""
+        return False
+
+    def initial(self, network: BayesianNetwork) -> MeanField:
+        """The weights before the first task."""
+        return network.initial(variance=1.0)
+
+    def gather(
+        self, memory: Memory, task: Examples, generator: torch.Generator
+    ) -> tuple[Sequence[Examples], Memory]:
+        """What to train on for this task, and what to store."""
+        return [task], memory
+
+    def prepare(self, q: MeanField, memory: Memory, lesson: Lesson) -> tuple[MeanField, Memory]:
+        """Where training of a task starts."""
+        return q, memory
+
+    @abstractmethod
+    def loss(self, q: MeanField, memory: Memory, batch: Batch) -> Terms:
+        """What training minimises."""
+
+    def consolidate(self, q: MeanField, memory: Memory, lesson: Lesson) -> Memory:
+        """What to keep of a task."""
+        return replace(memory, prior=q.clone(), tasks=memory.tasks + 1)
+
+    def recall(
+        self, network: BayesianNetwork, q: MeanField, memory: Memory, head: int, fit: Fit
+    ) -> tuple[BayesianNetwork, MeanField]:
+        """What predicts for a head. Never fed back into learning."""
+        return network, q

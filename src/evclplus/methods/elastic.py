@@ -1,0 +1,47 @@
+"""What EWC, EVCL and EVCL+ share: a Fisher that says which weights the old tasks need."""
+
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+
+from evclplus.core.fisher import Labels, Reduction, diagonal_fisher
+from evclplus.core.gaussian import MeanField
+from evclplus.methods.base import Lesson, Memory, Method
+
+
+class Elastic(Method):
+    """A method that penalises moving weights in proportion to their Fisher information."""
+
+    lam: float = Field(100.0, ge=0, description="lambda, the strength of the elastic penalties")
+    fisher_labels: Labels = Field(
+        "exact", description="labels in the Fisher: the model's expectation, a draw, or the data's"
+    )
+    fisher_reduction: Reduction = Field("mean", description="mean or sum over the examples")
+    fisher_examples: int = Field(5000, ge=1, description="examples used at most")
+    fisher_tasks: Literal["last", "accumulated"] = Field(
+        "last", description="the last task's Fisher, or a decayed sum over all tasks"
+    )
+    fisher_decay: float = Field(
+        1.0, ge=0, le=1, description="gamma: what is left of the old sum when a task is added"
+    )
+    protect: Literal["shared", "all"] = Field(
+        "shared", description="penalise weights that several tasks use, or all (old heads too)"
+    )
+
+    def consolidate(self, q: MeanField, memory: Memory, lesson: Lesson) -> Memory:
+        fisher = diagonal_fisher(
+            lesson.network,
+            q,
+            lesson.data[-1],
+            lesson.generator,
+            self.fisher_labels,
+            self.fisher_reduction,
+            self.fisher_examples,
+        )
+        if self.protect == "shared":
+            fisher = fisher * lesson.shared
+        if self.fisher_tasks == "accumulated" and memory.fisher is not None:
+            fisher = self.fisher_decay * memory.fisher + fisher
+        kept = super().consolidate(q, memory, lesson)
+        return replace(kept, fisher=fisher)

@@ -1,0 +1,42 @@
+"""EVCL: elastic variational continual learning.
+
+    minimise  E_q[-log p(y|x, theta)] + (beta / N) KL(q || q_prev)
+            + (lambda / 2) sum_i F_i (mu_i - mu_i_prev)^2
+            + (lambda / 2) sum_j F_j (sigma_j^2 - sigma_j_prev^2)^2
+
+The paper adds the penalties to a quantity to be maximised; here they are added to the negative
+ELBO, the only sign under which they protect anything.
+
+It keeps the last posterior, as prior and anchor, and the Fisher at its mean. On the first task
+there is no Fisher and no penalty.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from evclplus.core.batches import Batch
+from evclplus.core.gaussian import MeanField
+from evclplus.core.penalties import elastic_mean, elastic_variance
+from evclplus.methods.base import Memory, Terms
+from evclplus.methods.elastic import Elastic
+from evclplus.methods.variational import Variational
+
+
+class EVCL(Elastic, Variational):
+    """VCL with elastic penalties on the means and the variances."""
+
+    name: ClassVar[str] = "evcl"
+
+    def loss(self, q: MeanField, memory: Memory, batch: Batch) -> Terms:
+        return Terms(
+            nll=batch.nll(q),
+            kl=self.scaled_kl(q, memory.prior, batch.total),
+            penalty=None if memory.fisher is None else self.penalty(q, memory.prior, memory.fisher),
+        )
+
+    def penalty(self, q: MeanField, previous: MeanField, fisher: Tensor) -> Tensor:
+        means = elastic_mean(q.mean, previous.mean, fisher, self.lam)
+        # A variance has the Fisher of its mean; point values have no variance.
+        fisher = fisher[: len(q.log_std)]
+        return means + elastic_variance(q.variance, previous.variance, fisher, self.lam)

@@ -1,0 +1,52 @@
+"""EVCL+: EVCL with an asymmetric variance penalty.
+
+    minimise  E_q[-log p(y|x, theta)] + (beta / N) KL(q || q_prev)
+            + (lambda / 2) sum_i F_i (mu_i - mu_i_prev)^2
+            + (lambda / 2) sum_j F_j v(sigma_j^2, sigma_j_prev^2)
+
+    v(s, p) = (s - p)^2 where s <= p,   k s where s > p
+
+A weight may become more certain at EVCL's small price; becoming less certain costs k times its
+variance.
+
+It keeps the last posterior, as prior and anchor, and the Fisher at its mean. On the first task
+there is no Fisher and no penalty.
+"""
+
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from evclplus.core.batches import Batch
+from evclplus.core.gaussian import MeanField
+from evclplus.core.penalties import Norm, asymmetric_variance, elastic_mean, has_grown
+from evclplus.methods.base import Memory, Terms
+from evclplus.methods.elastic import Elastic
+from evclplus.methods.variational import Variational
+
+
+class EVCLPlus(Elastic, Variational):
+    """VCL with elastic penalties that resist growing variances k times more."""
+
+    name: ClassVar[str] = "evcl+"
+
+    k: float = Field(5.0, ge=0, description="price of a variance that exceeds its previous value")
+    norm: Norm = Field(
+        "weight", description="compare variances weight by weight, or by each tensor's L2 norm"
+    )
+
+    def loss(self, q: MeanField, memory: Memory, batch: Batch) -> Terms:
+        return Terms(
+            nll=batch.nll(q),
+            kl=self.scaled_kl(q, memory.prior, batch.total),
+            penalty=None if memory.fisher is None else self.penalty(q, memory.prior, memory.fisher),
+        )
+
+    def penalty(self, q: MeanField, previous: MeanField, fisher: Tensor) -> Tensor:
+        means = elastic_mean(q.mean, previous.mean, fisher, self.lam)
+        # A variance has the Fisher of its mean; point values have no variance.
+        fisher = fisher[: len(q.log_std)]
+        new, old = q.variance, previous.variance
+        grown = has_grown(new, old, q.layout, self.norm)
+        return means + asymmetric_variance(new, old, fisher, self.lam, self.k, grown)
