@@ -164,6 +164,15 @@ class BayesianNetwork:
         log_std = mean.new_full((self.layout.gaussian_total,), 0.5 * log(variance))
         return MeanField(mean, log_std, self.layout)
 
+    @torch.no_grad()
+    def restore(self, initial_mean: Tensor, buffers: dict[str, Tensor]) -> None:
+        """Take over the first weights and the running statistics of another network."""
+        parameters = dict(self.skeleton.named_parameters())
+        for name, value in self.layout.named(initial_mean).items():
+            parameters[name].copy_(value)
+        for name, buffer in self.buffers.items():
+            buffer.copy_(buffers[name])
+
     def __call__(
         self,
         q: MeanField,

@@ -1,0 +1,27 @@
+"""One seed, one result: every random stream is derived from the seed and its purpose."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def derived_seed(seed: int, *purpose: object) -> int:
+    """A seed for one purpose, such as the training of one task: nothing needs to be saved to
+    go on later exactly as without a break."""
+    text = "/".join(map(str, (seed, *purpose)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def generator(seed: int, *purpose: object) -> torch.Generator:
+    return torch.Generator().manual_seed(derived_seed(seed, *purpose))
+
+
+@contextmanager
+def own_random_state(seed: int, *purpose: object) -> Iterator[None]:
+    """Modules that draw from torch's global state (dropout) draw from the seed here, and the
+    global state is afterwards what it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(seed, *purpose))
+        yield
