@@ -61,7 +61,8 @@ def _count_unfinished(folder: Path) -> int:
 
 
 def _nothing_to_report(folder: Path, unfinished: int) -> str:
-    begun = f" ({unfinished} unfinished runs are there)" if unfinished else ""
+    runs = "run is" if unfinished == 1 else "runs are"
+    begun = f" ({unfinished} unfinished {runs} there)" if unfinished else ""
     return f"no record.json below {folder}{begun}; run `evclplus run` or `evclplus compare` first"
 
 

@@ -186,16 +186,17 @@ def _label(name: str, keys: Sequence[str], settings: dict[str, str]) -> str:
 
 
 def _row(group: _Group) -> Row:
-    first: dict[int, Record] = {}
-    for record in group.records:
-        first.setdefault(record.seed, record)
-    repeated = sorted(
-        seed for seed in first if sum(record.seed == seed for record in group.records) > 1
-    )
-    notes = [note for record in group.records for note in record.notes]
+    ordered = sorted(group.records, key=lambda record: record.seed)
+    by_seed = _grouped(ordered, lambda record: record.seed)
+    notes = [note for record in ordered for note in record.notes]
+    repeated = [str(seed) for seed, alike in by_seed.items() if len(alike) > 1]
     if repeated:
-        seeds = ", ".join(map(str, repeated))
+        seeds = ", ".join(repeated)
         notes.append(f"more than one record for seed {seeds} with equal settings; the first counts")
-    records = tuple(first[seed] for seed in sorted(first))
-    unique_notes = tuple(dict.fromkeys(map(plain, notes)))
-    return Row(group.name, group.label, group.variant, records, unique_notes)
+    return Row(
+        group.name,
+        group.label,
+        group.variant,
+        tuple(alike[0] for alike in by_seed.values()),
+        tuple(dict.fromkeys(map(plain, notes))),
+    )
