@@ -153,11 +153,8 @@ def write(
     digest = hashlib.sha256(state).hexdigest()
     name = f"state-{digest[:16]}.safetensors"
     content = Header(**header, state=name, sha256=digest)
-    try:
-        write_atomically(folder / name, state)
-        write_atomically(folder / HEADER, content.model_dump_json(by_alias=True, indent=1) + "\n")
-    except OSError as error:
-        raise FileError(f"cannot write in {folder}: {error.strerror}") from None
+    write_atomically(folder / name, state)
+    write_atomically(folder / HEADER, content.model_dump_json(by_alias=True, indent=1) + "\n")
     for other in folder.glob("state-*.safetensors"):
         if other.name != name:
             other.unlink()

@@ -10,6 +10,13 @@ from evclplus.errors import FileError
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Write beside `path`, flush to disk, then rename over it."""
     data = content.encode() if isinstance(content, str) else content
+    try:
+        _write_and_rename(path, data)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _write_and_rename(path: Path, data: bytes) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as stream:
