@@ -1,19 +1,30 @@
 """Where data comes from and how it becomes tasks."""
 
+from evclplus.benchmarks.fetch import Fetched, fetch
+from evclplus.benchmarks.loading import Arrays, dataset
+from evclplus.benchmarks.local import Status, status
 from evclplus.benchmarks.permuted import permuted_tasks
 from evclplus.benchmarks.registry import BENCHMARKS, Benchmark, benchmark
+from evclplus.benchmarks.rotated import rotated_tasks
 from evclplus.benchmarks.sequence import tasks
 from evclplus.benchmarks.split import split_tasks
 from evclplus.benchmarks.task import Scenario, Stream, Task
 
 __all__ = [
     "BENCHMARKS",
+    "Arrays",
     "Benchmark",
+    "Fetched",
     "Scenario",
+    "Status",
     "Stream",
     "Task",
     "benchmark",
+    "dataset",
+    "fetch",
     "permuted_tasks",
+    "rotated_tasks",
     "split_tasks",
+    "status",
     "tasks",
 ]

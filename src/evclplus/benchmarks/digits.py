@@ -1,11 +1,28 @@
 """scikit-learn's handwritten digits: 1,797 real images of 8x8 pixels that need no download."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 
 from evclplus.benchmarks.holdout import Sides, sides
+from evclplus.benchmarks.permuted import PermutedSettings, permuted_stream
+from evclplus.benchmarks.settings import StreamSettings
+from evclplus.benchmarks.split import SplitSettings, split_stream
+from evclplus.benchmarks.task import Stream
 
 
-def digits(validation_fraction: float, holdout_seed: int) -> Sides:
+def split_digits(name: str, settings: SplitSettings, seed: int, _: Path | str | None) -> Stream:
+    return split_stream(name, _digits(settings), settings, seed)
+
+
+def permuted_digits(
+    name: str, settings: PermutedSettings, seed: int, _: Path | str | None
+) -> Stream:
+    return permuted_stream(name, _digits(settings), settings, seed)
+
+
+def _digits(settings: StreamSettings) -> Sides:
     """The digits as bytes 0..16 in one channel, a fifth of them held out as the test side."""
     # Imported here: scikit-learn is slow to import and only this dataset needs it.
     from sklearn.datasets import load_digits
@@ -17,8 +34,8 @@ def digits(validation_fraction: float, holdout_seed: int) -> Sides:
         test=None,
         validation=None,
         test_fraction=0.2,
-        validation_fraction=validation_fraction,
-        seed=holdout_seed,
+        validation_fraction=settings.validation_fraction,
+        seed=settings.holdout_seed,
         what="digits",
     )
-    return Sides(made.train, made.validation, made.test, largest=16.0)
+    return replace(made, largest=16.0)

@@ -66,8 +66,9 @@ def hold_out(
 ) -> tuple[Labelled, Labelled]:
     """Split off `fraction` of every class. Copies of one picture all stay or all go.
 
-    A picture that occurs with two different labels always stays: held out, it could not be
-    answered rightly twice.
+    Two kinds of pictures always stay: one that occurs with different labels, which could not be
+    answered rightly twice, and one with so many copies that it would be over a tenth of what is
+    held out of its class.
     """
     if fraction == 0.0:
         return side, side.keep(side.rows[:0])
@@ -89,7 +90,8 @@ def hold_out(
         picture, label = int(pictures[position]), int(classes[position])
         if picture in held_pictures or len(labels_of.get(picture, ())) > 1:
             continue
-        if taken[label] + copies[picture] <= wanted[label]:
+        room = min(wanted[label] - taken[label], max(1, wanted[label] // 10))
+        if copies[picture] <= room:
             held_pictures.add(picture)
             taken[label] += copies[picture]
 

@@ -27,6 +27,9 @@ class PermutedSettings(StreamSettings):
         "domain", description="what is known at test time: task, domain, class"
     )
     tasks: int = Field(5, ge=1, description="how many tasks, a permutation each")
+    permutation_seed: int | None = Field(
+        None, ge=0, description="seed of the permutations; none: the experiment's seed"
+    )
     # VCL's published code permutes every task, the first one too; others leave it as it is.
     permute_first: bool = Field(True, description="permute the first task as well")
 

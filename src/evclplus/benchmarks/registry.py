@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from evclplus.benchmarks.digits import digits
-from evclplus.benchmarks.permuted import PermutedSettings, permuted_stream
+from evclplus.benchmarks import digits, published
+from evclplus.benchmarks.permuted import PermutedSettings
+from evclplus.benchmarks.rotated import RotatedSettings
 from evclplus.benchmarks.settings import StreamSettings
-from evclplus.benchmarks.split import SplitSettings, split_stream
+from evclplus.benchmarks.split import SplitSettings
 from evclplus.benchmarks.task import Stream
 from evclplus.config import nearest
 from evclplus.errors import SettingsError
@@ -15,47 +17,120 @@ from evclplus.errors import SettingsError
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A named stream: what it is, what can be set and the network it is usually run with."""
+    """A named stream: what it is, what can be set and the network it is usually run with.
+
+    `dataset` is None when the data needs no fetching; `examples` and `shape` are of the whole
+    dataset, before anything is held out.
+    """
 
     name: str
     description: str
     settings: type[StreamSettings]
-    build: Callable[[str, Any, int], Stream]
+    build: Callable[[str, Any, int, Path | str | None], Stream]
     hidden: tuple[int, ...]
+    dataset: str | None
+    examples: tuple[int, int]
+    shape: tuple[int, ...]
+    tasks: int = 5
+
+    @property
+    def scenario(self) -> str:
+        return str(self.settings().scenario)
 
 
-def benchmark(name: str, *, seed: int = 0, **settings: Any) -> Stream:
-    """The stream `name`, built with `settings`; what is left out has the published value."""
+def benchmark(
+    name: str, *, seed: int = 0, data_dir: Path | str | None = None, **settings: Any
+) -> Stream:
+    """The stream `name`, built with `settings`; what is left out has the published value.
+
+    The data is looked for in `data_dir`, in EVCLPLUS_DATA and in the cache.
+    """
     found = BENCHMARKS.get(name)
     if found is None:
         raise SettingsError(f"there is no benchmark {name!r}; {nearest(name, BENCHMARKS)}")
-    return found.build(name, found.settings(**settings), seed)
-
-
-def _split_digits(name: str, settings: SplitSettings, seed: int) -> Stream:
-    data = digits(settings.validation_fraction, settings.holdout_seed)
-    return split_stream(name, data, settings, seed)
-
-
-def _permuted_digits(name: str, settings: PermutedSettings, seed: int) -> Stream:
-    data = digits(settings.validation_fraction, settings.holdout_seed)
-    return permuted_stream(name, data, settings, seed)
+    return found.build(name, found.settings(**settings), seed, data_dir)
 
 
 _ALL = (
     Benchmark(
+        "permuted-mnist",
+        "MNIST digits, a pixel permutation per task",
+        PermutedSettings,
+        published.permuted_mnist,
+        hidden=(100, 100),
+        dataset="mnist",
+        examples=(60_000, 10_000),
+        shape=(1, 28, 28),
+    ),
+    Benchmark(
+        "split-mnist",
+        "MNIST digits in pairs 0/1 to 8/9",
+        SplitSettings,
+        published.split_mnist,
+        hidden=(256, 256),
+        dataset="mnist",
+        examples=(60_000, 10_000),
+        shape=(1, 28, 28),
+    ),
+    Benchmark(
+        "split-notmnist",
+        "notMNIST letters in pairs A/F B/G C/H D/I E/J",
+        published.NotMnistSettings,
+        published.split_notmnist,
+        hidden=(150, 150, 150, 150),
+        dataset="notmnist",
+        examples=(18_724, 0),
+        shape=(1, 28, 28),
+    ),
+    Benchmark(
+        "split-fashion-mnist",
+        "Fashion-MNIST clothes in consecutive pairs of classes",
+        SplitSettings,
+        published.split_fashion_mnist,
+        hidden=(150, 150, 150, 150),
+        dataset="fashion-mnist",
+        examples=(60_000, 10_000),
+        shape=(1, 28, 28),
+    ),
+    Benchmark(
+        "split-cifar10",
+        "CIFAR-10 photographs in consecutive pairs of classes, grey 28x28 or colour 32x32",
+        published.CifarSettings,
+        published.split_cifar10,
+        hidden=(150, 150, 150, 150),
+        dataset="cifar10",
+        examples=(50_000, 10_000),
+        shape=(1, 28, 28),
+    ),
+    Benchmark(
+        "rotated-mnist",
+        "MNIST digits, turned by an angle per task",
+        RotatedSettings,
+        published.rotated_mnist,
+        hidden=(100, 100),
+        dataset="mnist",
+        examples=(60_000, 10_000),
+        shape=(1, 28, 28),
+    ),
+    Benchmark(
         "split-digits",
         "scikit-learn's 8x8 digits in pairs 0/1 to 8/9, offline",
         SplitSettings,
-        _split_digits,
-        (100, 100),
+        digits.split_digits,
+        hidden=(100, 100),
+        dataset=None,
+        examples=(1_797, 0),
+        shape=(1, 8, 8),
     ),
     Benchmark(
         "permuted-digits",
         "scikit-learn's 8x8 digits, a pixel permutation per task, offline",
         PermutedSettings,
-        _permuted_digits,
-        (100, 100),
+        digits.permuted_digits,
+        hidden=(100, 100),
+        dataset=None,
+        examples=(1_797, 0),
+        shape=(1, 8, 8),
     ),
 )
 

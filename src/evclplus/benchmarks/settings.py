@@ -34,9 +34,6 @@ class StreamSettings(Settings):
     )
     scale: float | None = Field(None, description="factor of a stored value; none: from scaling")
     shift: float | None = Field(None, description="added after the factor; none: from scaling")
-    permutation_seed: int | None = Field(
-        None, ge=0, description="seed of the pixel permutations, apart from the experiment's seed"
-    )
     validation_fraction: float = Field(
         0.1, ge=0, lt=1, description="share of the training data held out for tuning"
     )

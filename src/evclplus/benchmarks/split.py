@@ -26,12 +26,15 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 class SplitSettings(StreamSettings):
-    """A split stream. With a `permutation_seed` every task's pixels are shuffled as well."""
+    """A split stream."""
 
     classes_per_task: int = Field(2, ge=1, description="classes in each task")
     groups: Groups | None = Field(None, description="the classes of each task; none: consecutive")
     order_seed: int | None = Field(None, ge=0, description="shuffle the class order by this seed")
     tasks: int | None = Field(None, ge=1, description="how many tasks; none: all there are")
+    permutation_seed: int | None = Field(
+        None, ge=0, description="shuffle the pixels of every task by this seed; none: leave them"
+    )
 
     @model_validator(mode="after")
     def _one_way_to_order(self) -> "SplitSettings":

@@ -9,16 +9,23 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class View:
-    """How stored rows become network input: reordered pixels, then `value * scale + shift`."""
+    """How stored rows become network input: reordered pixels, then `value * scale + shift`.
+
+    `permutation` says for every value of an input where in the stored row it comes from; values
+    marked in `blank` come from nowhere (outside a rotated picture) and count as stored zeros.
+    """
 
     scale: float = 1.0
     shift: float = 0.0
     permutation: Tensor | None = None
+    blank: Tensor | None = None
 
     def __call__(self, rows: Tensor) -> Tensor:
         if self.permutation is not None:
             # Reordering before the conversion moves bytes instead of floats.
             rows = rows.flatten(1).index_select(1, self.permutation).view(rows.shape)
+        if self.blank is not None:
+            rows = rows.flatten(1).masked_fill(self.blank, 0).view(rows.shape)
         if rows.dtype == torch.uint8:  # pixels; other integers are tokens and stay what they are
             rows = rows.to(torch.get_default_dtype())
         if self.scale != 1.0:

@@ -1,0 +1,136 @@
+"""The three formats the datasets come in, decoded to bytes with every declared size checked first.
+
+Each reader takes a file's whole content and its name for the error. Nothing is allocated before
+the size that the file declares is known to fit the bytes that are there.
+"""
+
+import gzip
+import io
+import struct
+import zlib
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evclplus.errors import FileError
+
+Bytes = NDArray[np.uint8]
+
+IDX_OF_BYTES = 0x08
+CIFAR_RECORD = 1 + 3 * 32 * 32
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+LARGEST_PNG_SIDE = 4096
+
+
+def read_content(path: Path, limit: int) -> bytes:
+    """The content of a file, decompressed if it ends in .gz; more than `limit` is refused."""
+    try:
+        with path.open("rb") as raw:
+            return decompressed(raw.read(), str(path), limit)
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def decompressed(content: bytes, name: str, limit: int) -> bytes:
+    """`content` itself, or what it holds if `name` ends in .gz."""
+    if name.endswith(".gz"):
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+                content = stream.read(limit + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise FileError(f"{name} is damaged: {error}; get it again") from None
+    if len(content) > limit:
+        raise FileError(f"{name} holds more than the {limit} bytes it should; get it again")
+    return content
+
+
+def read_idx(content: bytes, name: str) -> Bytes:
+    """An IDX file of bytes: two zeros, the type, the number of dimensions, their sizes, data."""
+    if len(content) < 4:
+        raise FileError(f"{name} is truncated: {len(content)} bytes are too few for an IDX header")
+    zeros, kind, dimensions = struct.unpack(">HBB", content[:4])
+    if zeros != 0 or kind != IDX_OF_BYTES or not 1 <= dimensions <= 4:
+        raise FileError(f"{name} is not an IDX file of bytes: it starts with {content[:4].hex()}")
+    start = 4 + 4 * dimensions
+    if len(content) < start:
+        raise FileError(f"{name} is truncated: its IDX header is cut off")
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    expected = start + prod(shape)
+    if len(content) != expected:
+        problem = "truncated" if len(content) < expected else "padded"
+        raise FileError(
+            f"{name} is {problem}: its header says {expected} bytes, it has {len(content)}"
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def write_idx(array: Bytes) -> bytes:
+    """The IDX file of an array of bytes."""
+    header = struct.pack(">HBB", 0, IDX_OF_BYTES, array.ndim)
+    return header + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+def read_cifar(content: bytes, name: str) -> tuple[Bytes, Bytes]:
+    """A CIFAR-10 batch: per picture a label, then 32x32 red, green and blue. Pictures, labels."""
+    if not content or len(content) % CIFAR_RECORD:
+        raise FileError(
+            f"{name} is truncated or padded: {len(content)} bytes are not whole records of"
+            f" {CIFAR_RECORD}"
+        )
+    records = np.frombuffer(content, dtype=np.uint8).reshape(-1, CIFAR_RECORD)
+    labels = records[:, 0]
+    if labels.max() > 9:
+        first = int(np.flatnonzero(labels > 9)[0])
+        raise FileError(f"{name} is mislabelled: record {first} has the label {labels[first]}")
+    return records[:, 1:].reshape(-1, 3, 32, 32), labels
+
+
+def read_png(content: bytes, name: str) -> Bytes:
+    """A grey 8-bit PNG as (height, width), its chunks' checksums verified."""
+    # Imported here: it is slow to import and most runs read no picture.
+    from PIL import Image
+
+    _check_png(content, name)
+    try:
+        with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
+            if image.mode != "L":
+                raise FileError(f"{name} is a PNG of mode {image.mode}; expected 8-bit grey")
+            return np.array(image, dtype=np.uint8)
+    except (OSError, SyntaxError, ValueError, EOFError, zlib.error, struct.error) as error:
+        raise FileError(f"{name} is a damaged PNG: {error}") from None
+
+
+def _check_png(content: bytes, name: str) -> None:
+    """Pillow neither checks the pixels' checksums nor objects to bytes after the end."""
+    if content[:8] != PNG_SIGNATURE:
+        raise FileError(
+            f"{name} is not a PNG file: it starts with {content[:8].hex() or 'nothing'}"
+        )
+    position, kind = 8, b""
+    while kind != b"IEND":
+        if len(content) < position + 12:
+            raise FileError(f"{name} is a truncated PNG")
+        length, kind = struct.unpack(">I4s", content[position : position + 8])
+        end = position + 8 + length
+        if len(content) < end + 4:
+            raise FileError(f"{name} is a truncated PNG")
+        (checksum,) = struct.unpack(">I", content[end : end + 4])
+        if zlib.crc32(content[position + 4 : end]) != checksum:
+            raise FileError(f"{name} is a damaged PNG: a checksum inside it is wrong")
+        if position == 8:
+            _check_png_size(kind, content[position + 8 : end], name)
+        position = end + 4
+    if position != len(content):
+        raise FileError(f"{name} is a padded PNG: {len(content) - position} bytes follow its end")
+
+
+def _check_png_size(kind: bytes, header: bytes, name: str) -> None:
+    if kind != b"IHDR" or len(header) != 13:
+        raise FileError(f"{name} is a damaged PNG: it has no header")
+    width, height = struct.unpack(">II", header[:8])
+    if not (0 < width <= LARGEST_PNG_SIDE and 0 < height <= LARGEST_PNG_SIDE):
+        raise FileError(
+            f"{name} declares {width}x{height} pixels; at most {LARGEST_PNG_SIDE} a side are read"
+        )
