@@ -27,6 +27,8 @@ def _one_line(model: type[BaseModel], error: ValidationError) -> str:
     if problem["type"] == "extra_forbidden":
         return f"{model.__name__} has no setting {key!r}; {nearest(key, model.model_fields)}"
     message = problem["msg"].removeprefix("Value error, ")
+    if isinstance(problem.get("ctx", {}).get("error"), SettingsError):
+        return message  # a group inside this one has said it already
     if not key:
         return f"{model.__name__}: {message}"
     if problem["type"] == "missing":

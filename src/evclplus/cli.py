@@ -1,0 +1,223 @@
+"""The command line. Bad input ends with one line on standard error and exit code 2."""
+
+import os
+import shlex
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.exceptions import TyperException
+
+from evclplus import compare as comparison
+from evclplus.benchmarks import BENCHMARKS
+from evclplus.config import Plan, load_plan, nearest
+from evclplus.display import ComparisonBars, TrainingBar
+from evclplus.errors import EvclplusError, SettingsError
+from evclplus.files import make_folder
+from evclplus.methods import METHODS
+from evclplus.record import RECORD, find_records
+from evclplus.report import report as write_report
+from evclplus.report import terminal_table
+from evclplus.run import resolve, run_into
+
+app = typer.Typer(
+    name="evclplus",
+    help="Bayesian continual learning: EVCL+ and every method it is compared with.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="One setting, e.g. training.batch_size=64, stream.scenario=class, evcl+.lam=1000. "
+        "Wins over --config; may be given many times.",
+    ),
+]
+Epochs = Annotated[int | None, typer.Option("--epochs", help="Passes over each task's data.")]
+BenchmarkName = Annotated[
+    str | None, typer.Option("--benchmark", help="A name from `evclplus list`.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace finished results.")]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", min=1, help="Processes at once; default: the cores.")
+]
+
+TEN_METHODS = (
+    "evcl+,evcl,vcl,vcl-random,vcl-kcenter,ewc,coreset-random,coreset-kcenter,finetune,joint"
+)
+
+
+@app.command()
+def run(
+    method: Annotated[str, typer.Option("--method", help="A name from `evclplus list`.")] = "evcl+",
+    benchmark: BenchmarkName = None,
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for record.json; default runs/BENCHMARK/METHOD/seed-N."),
+    ] = None,
+    epochs: Epochs = None,
+    config: Config = None,
+    assignments: Set = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Run one experiment and write its record.json."""
+    plan = _plan(config, assignments, benchmark, epochs, methods=(method,), seeds=(seed,))
+    folder = out or Path("runs", plan.benchmark, method, f"seed-{seed}")
+    with TrainingBar(console) as bar:
+        record = run_into(folder, plan.experiment(method, seed), bar, _command(), overwrite)
+    console.print(terminal_table([record]))
+    console.print(f"record: {folder / RECORD}", soft_wrap=True)
+
+
+@app.command()
+def compare(
+    methods: Annotated[
+        str | None, typer.Option("--methods", help="Names separated by commas; default: ten.")
+    ] = None,
+    benchmark: BenchmarkName = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="How many seeds, from 0; default 3.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for records and report.")] = Path(
+        "runs"
+    ),
+    epochs: Epochs = None,
+    config: Config = None,
+    assignments: Set = None,
+    jobs: Jobs = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Run methods x seeds in parallel and report. Finished runs are kept: call again to go on."""
+    named = tuple(name.strip() for name in methods.split(",")) if methods else None
+    plan = _plan(config, assignments, benchmark, epochs, methods=named, seeds=seeds)
+    if config is None:
+        plan = _with_defaults(plan, methods=named, seeds=seeds)
+    _compare(plan, out, jobs, overwrite)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder for records and report.")] = Path(
+        "runs", "demo"
+    ),
+    jobs: Jobs = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Ten methods learn handwritten digits, two at a time: offline, about a minute."""
+    with resources.as_file(resources.files("evclplus") / "demo.toml") as file:
+        plan = load_plan(file, {}, [])
+    _compare(plan, out, jobs, overwrite)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Any folder with records below it.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to write; default: the folder itself.")
+    ] = None,
+) -> None:
+    """Turn records into a page, tables (CSV, Markdown, LaTeX) and figures (SVG, PNG)."""
+    written = write_report(folder, out)
+    console.print(terminal_table(find_records(folder)))
+    console.print(f"report: {written.page}", soft_wrap=True)
+
+
+@app.command("list")
+def list_() -> None:
+    """Methods and benchmarks by name."""
+    methods = Table("method", "what it is", title="Methods", title_justify="left")
+    for name, entry in METHODS.items():
+        methods.add_row(name, entry.description)
+    benchmarks = Table("benchmark", "what it is", title="Benchmarks", title_justify="left")
+    for name, benchmark in BENCHMARKS.items():
+        benchmarks.add_row(name, benchmark.description)
+    console.print(methods, benchmarks)
+
+
+def _plan(
+    config: Path | None,
+    assignments: list[str] | None,
+    benchmark: str | None,
+    epochs: int | None,
+    methods: tuple[str, ...] | None,
+    seeds: tuple[int, ...] | int | None,
+) -> Plan:
+    """The plan of a command line, with every name in it checked."""
+    flags = {
+        "benchmark": benchmark,
+        "methods": methods,
+        "seeds": seeds,
+        "training": None if epochs is None else {"epochs": epochs},
+    }
+    plan = load_plan(config, flags, assignments or [])
+    for name in (*plan.methods, *plan.options):
+        if name not in METHODS:
+            raise SettingsError(f"there is no method {name!r}; {nearest(name, METHODS)}")
+    return plan
+
+
+def _with_defaults(plan: Plan, methods: tuple[str, ...] | None, seeds: int | None) -> Plan:
+    update: dict[str, tuple[str, ...] | tuple[int, ...]] = {}
+    if methods is None:
+        update["methods"] = tuple(TEN_METHODS.split(","))
+    if seeds is None:
+        update["seeds"] = (0, 1, 2)
+    return plan.model_copy(update=update)
+
+
+def _compare(plan: Plan, out: Path, jobs: int | None, overwrite: bool) -> None:
+    """Run what is not finished, then report on all that is in the folder."""
+    cells = comparison.cells(plan.experiments(), out)
+    for cell in cells:
+        resolve(cell.experiment)  # every setting is checked before the first run starts
+    done, todo = ([], cells) if overwrite else comparison.split_finished(cells)
+    make_folder(out)
+    if done:
+        console.print(f"{len(done)} of {len(cells)} runs are finished already and kept")
+    failed = {}
+    if todo:
+        workers = jobs or os.cpu_count() or 1
+        try:
+            with ComparisonBars(console, len(todo)) as bars:
+                failed = comparison.compare(todo, workers, bars, _command())
+        except KeyboardInterrupt:
+            left = len(comparison.split_finished(cells)[1])
+            kept = len(cells) - left
+            _complain(f"interrupted: {kept} of {len(cells)} runs are finished; call again to go on")
+            raise typer.Exit(130) from None
+    if len(failed) < len(cells):
+        report(out)
+    if failed:
+        raise SettingsError(f"{len(failed)} of {len(cells)} runs failed; see the lines above")
+
+
+def _command() -> str:
+    return shlex.join(["evclplus", *sys.argv[1:]])
+
+
+def _complain(message: str) -> None:
+    print(f"evclplus: {' '.join(message.split())}", file=sys.stderr)
+
+
+def main() -> None:
+    """The entry point: every mistake of a user becomes one line and exit code 2."""
+    try:
+        sys.exit(app(standalone_mode=False))
+    except (EvclplusError, TyperException) as error:
+        text = error.format_message() if isinstance(error, TyperException) else str(error)
+        _complain(text or "see evclplus --help")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        sys.exit(130)

@@ -1,0 +1,91 @@
+"""What the command line draws: bars while it works."""
+
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from torch import Tensor
+
+from evclplus.compare import Cell, News
+from evclplus.progress import Progress
+
+SECONDS_BETWEEN_DRAWINGS = 0.1
+
+
+def bars(console: Console) -> Bars:
+    return Bars(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[terms]}", style="dim"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+class TrainingBar(Progress, AbstractContextManager["TrainingBar"]):
+    """One bar for the phase under way, with the named terms of the loss."""
+
+    def __init__(self, console: Console) -> None:
+        self.bars = bars(console)
+        self.bar: TaskID | None = None
+        self.last = 0.0
+
+    def __enter__(self) -> "TrainingBar":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bars.stop()
+
+    def start(self, label: str, steps: int) -> None:
+        self.finish()
+        self.bar = self.bars.add_task(label, total=steps, terms="")
+
+    def advance(self, step: int, terms: Mapping[str, Tensor]) -> None:
+        now = time.monotonic()
+        if self.bar is None or now - self.last < SECONDS_BETWEEN_DRAWINGS:
+            return
+        self.last = now
+        shown = "  ".join(f"{name} {value.item():.4g}" for name, value in terms.items())
+        self.bars.update(self.bar, completed=step, terms=shown)
+
+    def finish(self) -> None:
+        if self.bar is not None:
+            self.bars.remove_task(self.bar)
+            self.bar = None
+
+
+class ComparisonBars(AbstractContextManager["ComparisonBars"]):
+    """A bar for all cells and one for each that is running."""
+
+    def __init__(self, console: Console, count: int) -> None:
+        self.console = console
+        self.bars = bars(console)
+        self.overall = self.bars.add_task("all runs", total=count, terms="")
+        self.running: dict[Cell, TaskID] = {}
+
+    def __enter__(self) -> "ComparisonBars":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bars.stop()
+
+    def started(self, cell: Cell) -> None:
+        self.running[cell] = self.bars.add_task(cell.title, total=1, terms="starting")
+
+    def moved(self, cell: Cell, news: News) -> None:
+        bar = self.running[cell]
+        self.bars.update(bar, completed=news.step, total=news.steps, terms=news.text)
+
+    def ended(self, cell: Cell, error: str | None) -> None:
+        self.bars.remove_task(self.running.pop(cell))
+        self.bars.advance(self.overall)
+        if error is not None:
+            self.console.print(f"{cell.title} failed: {error}", style="red", markup=False)
