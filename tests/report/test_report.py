@@ -122,13 +122,23 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     assert all(path.name.isascii() for path in made.files)
 
 
+def test_any_name_can_be_drawn(tmp_path: Path) -> None:
+    """No mathematics, no label that means "leave me out", no warning about the font."""
+    names = ["$\\frac$", "_hidden", "日本 \U0001f600", "", "-->"]
+    made = report(write_records(tmp_path, [make_record(name) for name in names]))
+    assert len(made.files) == 4 + 2 * (1 + len(names))
+    for path in made.files:
+        if path.suffix == ".svg":
+            ElementTree.fromstring(path.read_bytes())
+
+
 def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
     records = [
         make_record(method, seed, notes=[method]) for method in ("evcl+", "vcl") for seed in (0, 1)
     ]
     first = report(write_records(tmp_path / "first", records))
     backwards = write_records(tmp_path / "second", records[::-1])
-    with matplotlib.rc_context({"lines.linewidth": 20, "font.size": 30}):
+    with matplotlib.rc_context({"axes.labelsize": 30, "xtick.direction": "in"}):
         before = dict(matplotlib.rcParams)
         second = report(backwards, tmp_path / "elsewhere" / "deep")
         assert dict(matplotlib.rcParams) == before
