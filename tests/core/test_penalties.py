@@ -1,0 +1,91 @@
+import pytest
+import torch
+from torch import Tensor
+
+from evclplus.core.gaussian import Layout
+from evclplus.core.penalties import (
+    Norm,
+    asymmetric_variance,
+    elastic_mean,
+    elastic_variance,
+    has_grown,
+)
+
+LAYOUT = Layout(names=("a", "b"), shapes=((2, 2), (3,)), gaussian_names=2)
+LAM, K = 3.0, 5.0
+
+
+def vectors(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Variances, previous variances (one of them equal: the boundary) and a Fisher."""
+    generator = torch.Generator().manual_seed(seed)
+    new, old, fisher = torch.rand(3, 7, generator=generator, dtype=torch.float64) + 0.1
+    new[2] = old[2]
+    return new, old, fisher
+
+
+def test_elastic_mean_equals_a_scalar_loop() -> None:
+    mean, previous, fisher = vectors()
+    expected = sum(
+        0.5 * LAM * f * (m - p) ** 2
+        for m, p, f in zip(mean.tolist(), previous.tolist(), fisher.tolist(), strict=True)
+    )
+    assert elastic_mean(mean, previous, fisher, LAM).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_elastic_variance_equals_a_scalar_loop() -> None:
+    new, old, fisher = vectors()
+    expected = sum(
+        0.5 * LAM * f * (s - p) ** 2
+        for s, p, f in zip(new.tolist(), old.tolist(), fisher.tolist(), strict=True)
+    )
+    assert elastic_variance(new, old, fisher, LAM).item() == pytest.approx(expected, rel=1e-12)
+
+
+def v(s: float, p: float) -> float:
+    """EVCL+'s equation for one weight, as the paper writes it."""
+    return (s - p) ** 2 if s <= p else K * s
+
+
+def test_asymmetric_variance_equals_a_scalar_loop() -> None:
+    new, old, fisher = vectors()
+    grown = has_grown(new, old, LAYOUT, "weight")
+    assert grown.any()  # both branches
+    assert not grown.all()
+    assert not grown[2]  # and the boundary, which counts as not grown
+    expected = sum(
+        0.5 * LAM * f * v(s, p)
+        for s, p, f in zip(new.tolist(), old.tolist(), fisher.tolist(), strict=True)
+    )
+    found = asymmetric_variance(new, old, fisher, LAM, K, grown)
+    assert found.item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_jump_at_the_boundary_is_k_f_p() -> None:
+    p, fisher = torch.tensor([0.4], dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64)
+    one = Layout(("a",), ((1,),), 1)
+
+    def penalty(s: Tensor) -> float:
+        return asymmetric_variance(s, p, fisher, 2.0, K, has_grown(s, p, one, "weight")).item()
+
+    assert penalty(p) == 0.0
+    assert penalty(p + 1e-12) == pytest.approx(K * 2.0 * 0.4)
+
+
+@pytest.mark.parametrize("norm", ["weight", "tensor"])
+def test_the_gradient_is_that_of_the_branch_in_force(norm: Norm) -> None:
+    new, old, fisher = vectors()
+    new.requires_grad_()
+    grown = has_grown(new, old, LAYOUT, norm)
+    asymmetric_variance(new, old, fisher, LAM, K, grown).backward()
+    expected = 0.5 * LAM * fisher * torch.where(grown, torch.tensor(K).double(), 2 * (new - old))
+    assert new.grad is not None
+    torch.testing.assert_close(new.grad, expected.detach())
+
+
+def test_by_tensor_all_weights_of_a_tensor_follow_its_norm() -> None:
+    old = torch.ones(7)
+    new = torch.tensor([2.0, 0.9, 0.9, 0.9, 1.1, 0.5, 0.5])
+    assert has_grown(new, old, LAYOUT, "tensor").tolist() == [True] * 4 + [False] * 3
+    assert has_grown(new, old, LAYOUT, "weight").tolist() == [True] + [False] * 3 + [True] + (
+        [False] * 2
+    )
