@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import matplotlib
 import pytest
-from record_factory import TASKS, full_comparison, make_record, write_records
+from tests.report.record_factory import TASKS, full_comparison, make_record, write_records
 
 from evclplus.errors import FileError
 from evclplus.report import Report, report

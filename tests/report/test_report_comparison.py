@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from record_factory import TASKS, full_comparison, make_record
+from tests.report.record_factory import TASKS, full_comparison, make_record
 
 from evclplus.record import Record
 from evclplus.report.comparison import Comparison, compare

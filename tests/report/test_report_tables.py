@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 
 import pytest
 from markdown_it import MarkdownIt
-from record_factory import full_comparison, make_record
 from rich.console import Console
+from tests.report.record_factory import full_comparison, make_record
 
 from evclplus.record import Record
 from evclplus.report.comparison import compare

@@ -97,6 +97,7 @@ def _image(draw: Callable[[], Figure]) -> Image:
         figure = draw()
         svg, png = io.BytesIO(), io.BytesIO()
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+        figure.set_layout_engine("none")  # the layout is found; finding it again takes as long
         figure.savefig(png, format="png", dpi=160, metadata={"Software": None})
     return Image(svg.getvalue(), png.getvalue())
 
@@ -192,8 +193,9 @@ def _write_numbers(axes: Axes, matrix: npt.NDArray[np.float64], scale: Normalize
                 f"{value:.0f}" if size > 6 else f"{value:.1f}",
                 ha="center",
                 va="center",
+                in_layout=False,  # inside the axes, so it need not be measured
                 fontsize=9 if size <= 6 else 7,
-                color="black" if scale(value) > 0.55 else "white",
+                color="black" if scale(value) > 0.47 else "white",
             )
 
 
