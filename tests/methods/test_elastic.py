@@ -1,0 +1,129 @@
+"""The penalties do what they are for: they change the gradient and they hold weights."""
+
+import pytest
+import torch
+
+import evclplus as ec
+from evclplus.core.gaussian import MeanField
+from tests.helpers import blobs, first_batch, gradients, learned_first_task, moved, small_network
+
+ELASTIC = {"evcl+": ec.EVCLPlus, "evcl": ec.EVCL, "ewc": ec.EWC}
+STRONG = 1e6
+
+
+@pytest.mark.parametrize("name", ELASTIC)
+def test_on_the_second_task_the_penalty_changes_the_gradient(name: str) -> None:
+    kind = ELASTIC[name]
+    learner, stream = learned_first_task(kind(lam=STRONG))
+    batch = first_batch(learner, stream[1])
+    q = moved(learner.q)
+    with_penalty = gradients(kind(lam=STRONG), q, learner.memory, first_batch(learner, stream[1]))
+    without = gradients(kind(lam=0.0), q, learner.memory, first_batch(learner, stream[1]))
+    assert batch.head == 1
+    fisher = learner.memory.fisher
+    assert fisher is not None
+    protected = fisher > 0
+    assert protected.float().mean() > 0.3
+    change = (with_penalty[0] - without[0]).abs()
+    # Every protected mean is pulled back, by lambda F (mu - mu_prev), and no other.
+    expected = STRONG * fisher * (q.mean - learner.memory.prior.mean)
+    torch.testing.assert_close(
+        with_penalty[0] - without[0], expected.detach(), rtol=1e-3, atol=1e-3
+    )
+    assert (change[protected] > 0).float().mean() > 0.9
+    if name != "ewc":
+        assert (with_penalty[1] - without[1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ELASTIC)
+def test_on_the_first_task_there_is_no_penalty(name: str) -> None:
+    stream = blobs()
+    learner = ec.Learner(small_network(stream.heads), ELASTIC[name](lam=STRONG))
+    terms = learner.method.loss(learner.q, learner.memory, first_batch(learner, stream[0]))
+    assert "penalty" not in terms.named()
+
+
+@pytest.mark.parametrize("name", ELASTIC)
+def test_a_huge_lambda_freezes_the_protected_weights_and_only_those(name: str) -> None:
+    def drift(lam: float) -> tuple[float, float]:
+        learner, stream = learned_first_task(ELASTIC[name](lam=lam), learning_rate=1e-3)
+        before, fisher = learner.q.mean, learner.memory.fisher
+        assert fisher is not None
+        protected = fisher > fisher.max() / 100
+        learner.learn(stream[1])
+        change = (learner.q.mean - before).abs()
+        head = learner.network.layout.named(change)["heads.1.weight"]
+        return change[protected].max().item(), head.max().item()
+
+    free, _ = drift(0.0)
+    frozen, new_head = drift(1e9)
+    assert frozen < 0.2 * free
+    assert new_head > 0.005  # the new task's own head still learns
+
+
+def test_a_huge_lambda_freezes_protected_variances() -> None:
+    def change_of_variance(lam: float) -> float:
+        learner, stream = learned_first_task(ec.EVCLPlus(lam=lam, k=0.0), learning_rate=1e-3)
+        before, fisher = learner.q.variance, learner.memory.fisher
+        assert fisher is not None
+        protected = (fisher > fisher.max() / 100)[: len(before)]
+        learner.learn(stream[1])
+        return ((learner.q.variance - before).clamp_max(0).abs() / before)[protected].max().item()
+
+    assert change_of_variance(1e13) < 0.5 * change_of_variance(0.0)
+
+
+def learn_both(method: ec.Method) -> MeanField:
+    stream = blobs()
+    learner = ec.Learner(small_network(stream.heads), method, epochs=5, batch_size=20)
+    for task in stream:
+        learner.learn(task)
+    return learner.q
+
+
+def test_evcl_at_lambda_zero_equals_vcl_bit_for_bit() -> None:
+    vcl, evcl = learn_both(ec.VCL()), learn_both(ec.EVCL(lam=0.0))
+    assert torch.equal(vcl.mean, evcl.mean)
+    assert torch.equal(vcl.log_std, evcl.log_std)
+    assert not torch.equal(vcl.mean, learn_both(ec.EVCL(lam=1e4)).mean)
+
+
+def test_evcl_plus_equals_evcl_while_no_variance_has_grown() -> None:
+    learner, _ = learned_first_task(ec.EVCLPlus(lam=STRONG))
+    fisher = learner.memory.fisher
+    assert fisher is not None
+    previous = learner.memory.prior
+    shrunk = MeanField(previous.mean + 0.1, previous.log_std - 0.2, previous.layout)
+    same = MeanField(previous.mean + 0.1, previous.log_std, previous.layout)
+    grown = MeanField(previous.mean + 0.1, previous.log_std + 0.2, previous.layout)
+    plus, plain = ec.EVCLPlus(lam=STRONG), ec.EVCL(lam=STRONG)
+    for q in (shrunk, same):
+        assert torch.equal(plus.penalty(q, previous, fisher), plain.penalty(q, previous, fisher))
+    assert plus.penalty(grown, previous, fisher) > plain.penalty(grown, previous, fisher)
+
+
+def test_the_fisher_is_of_the_last_task_or_a_decayed_sum() -> None:
+    def fishers(**options: object) -> tuple[torch.Tensor, torch.Tensor]:
+        learner, stream = learned_first_task(ec.EWC(lam=1.0, **options))
+        first = learner.memory.fisher
+        second = learner.learn(stream[1]).memory.fisher
+        assert first is not None
+        assert second is not None
+        return first, second
+
+    first, last = fishers()
+    _, total = fishers(fisher_tasks="accumulated")
+    _, decayed = fishers(fisher_tasks="accumulated", fisher_decay=0.25)
+    torch.testing.assert_close(total, first + last)
+    torch.testing.assert_close(decayed, 0.25 * first + last)
+
+
+def test_heads_of_their_own_are_protected_only_when_asked() -> None:
+    shared, _ = learned_first_task(ec.EWC())
+    everything, _ = learned_first_task(ec.EWC(protect="all"))
+    for learner, protected in ((shared, False), (everything, True)):
+        assert learner.memory.fisher is not None
+        parts = learner.network.layout.named(learner.memory.fisher)
+        assert bool(parts["heads.0.weight"].any()) == protected
+        assert parts["body.1.weight"].any()
+        assert not parts["heads.1.weight"].any()  # its task has not come yet
