@@ -89,10 +89,12 @@ def _inputs(values: Any, what: str) -> Tensor:
         )
     if store.is_complex():
         raise DataError(f"the inputs of {what} are complex numbers; give real ones")
-    if store.dtype != torch.uint8:
-        # Bytes stay bytes; every other type becomes what networks compute with.
+    if store.is_floating_point():
         store = store.to(torch.float32)
         _check_finite(store, what)
+    elif store.dtype != torch.uint8:
+        # Bytes are pixels and are scaled later; other integers are tokens, for an embedding.
+        store = store.to(torch.int64)
     return store.contiguous()
 
 
