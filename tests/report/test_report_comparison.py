@@ -56,6 +56,7 @@ def test_a_setting_only_one_side_has_is_named() -> None:
     [
         ({"tasks": TASKS[:3]}, "split-mnist (number of tasks=3)"),
         ({"settings": {"stream": {"order": 1}}}, "split-mnist (order=1)"),
+        ({"settings": {"evaluate_on": "validation"}}, 'split-mnist (evaluate_on="validation")'),
     ],
 )
 def test_another_stream_is_another_problem(changes: dict[str, object], title: str) -> None:

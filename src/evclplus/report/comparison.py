@@ -20,6 +20,8 @@ from evclplus.report.statistics import PairedDifference, Spread, paired_differen
 
 UPPER_BOUND = "joint"
 OURS = "evcl+"
+PROBLEM = {"stream", "evaluate_on"}
+"""The settings that say what is asked, not how it is answered."""
 
 Key = TypeVar("Key", bound=Hashable)
 Setting = tuple[str, str]
@@ -117,14 +119,18 @@ def compare(records: Sequence[Record]) -> list[Comparison]:
     return [Comparison(problem.label, _rows(problem.records)) for problem in problems]
 
 
-def method_settings(record: Record) -> tuple[Setting, ...]:
-    """Everything the run was told but the seed and the problem."""
-    return _flat(record.config.model_dump(exclude={"seed", "stream"}))
+def settings_but_seed(record: Record) -> tuple[Setting, ...]:
+    """Everything a run was told, the same for all seeds of a row."""
+    return _flat(record.config.model_dump(exclude={"seed"}))
 
 
 def _problem_settings(record: Record) -> tuple[Setting, ...]:
-    stream = record.config.model_dump(include={"stream"})
-    return _flat({"number of tasks": len(record.tasks), **stream})
+    problem = record.config.model_dump(include=PROBLEM)
+    return _flat({"number of tasks": len(record.tasks), **problem})
+
+
+def _method_settings(record: Record) -> tuple[Setting, ...]:
+    return _flat(record.config.model_dump(exclude={"seed", *PROBLEM}))
 
 
 def _flat(settings: dict[str, object]) -> tuple[Setting, ...]:
@@ -138,7 +144,7 @@ def _flat(settings: dict[str, object]) -> tuple[Setting, ...]:
 
 
 def _rows(records: Sequence[Record]) -> tuple[Row, ...]:
-    groups = _labelled_groups(records, lambda record: record.method, method_settings)
+    groups = _labelled_groups(records, lambda record: record.method, _method_settings)
     rows = [_row(group) for group in groups]
     return tuple(sorted(rows, key=lambda row: (-_sortable(row.accuracy.mean), row.label)))
 

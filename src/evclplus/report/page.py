@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 
-from evclplus.report.comparison import Comparison, Row, method_settings
+from evclplus.report.comparison import Comparison, Row, settings_but_seed
 from evclplus.report.escape import plain
 from evclplus.report.figures import Image, row_style
 from evclplus.report.headline import headline
@@ -118,7 +118,7 @@ def _provenance(row: Row) -> Provenance:
         threads=", ".join(_environment(row, "threads")) or DASH,
         seconds=_seconds([record.seconds for record in row.records]),
         settings="\n".join(
-            f"{plain(key)} = {plain(value)}" for key, value in method_settings(row.records[0])
+            f"{plain(key)} = {plain(value)}" for key, value in settings_but_seed(row.records[0])
         ),
     )
 

@@ -7,6 +7,7 @@ from evclplus.report.comparison import Comparison, Row
 from evclplus.report.numbers import number, p_value, percent, percent_interval, signed_percent
 from evclplus.report.statistics import PairedDifference, Spread
 
+BEST_BASELINE = "best baseline"
 TOO_FEW_PAIRS = "fewer than 2 common seeds"
 
 
@@ -118,7 +119,7 @@ def role(comparison: Comparison, row: Row) -> str:
     if row.is_upper_bound:
         return "upper bound"
     is_compared = row is comparison.baseline and len(comparison.rows) > 1
-    return "best baseline" if is_compared else ""
+    return BEST_BASELINE if is_compared else ""
 
 
 def _measure_column(rows: Sequence[Row], measure: Measure) -> list[Cell]:

@@ -10,7 +10,7 @@ from evclplus.record import Record
 from evclplus.report.comparison import UPPER_BOUND, Comparison, Row, compare
 from evclplus.report.numbers import p_value, percent, percent_interval, signed_percent
 from evclplus.report.statistics import PairedDifference
-from evclplus.report.tables import TOO_FEW_PAIRS, method_cell
+from evclplus.report.tables import BEST_BASELINE, TOO_FEW_PAIRS, method_cell
 
 
 def terminal_table(records: Sequence[Record]) -> Table:
@@ -33,27 +33,29 @@ def terminal_table(records: Sequence[Record]) -> Table:
 
 def _cells(comparison: Comparison, row: Row) -> list[Text]:
     difference = comparison.against_baseline(row) or PairedDifference(0)
-    is_baseline = row is comparison.baseline
-    marks = "".join(f" [{mark}]" for mark in method_cell(comparison, row).marks)
+    method = method_cell(comparison, row)
+    marks = "".join(f" [{mark}]" for mark in method.marks)
     texts = [
         f"{row.label}{marks}",
         f"{percent(row.accuracy.mean)} ± {percent(row.accuracy.deviation)}",
         percent_interval(row.accuracy.interval),
         percent(row.spread("forgetting").mean),
         str(row.accuracy.count),
-        "base" if is_baseline else signed_percent(difference.mean),
+        "base" if method.tag == BEST_BASELINE else signed_percent(difference.mean),
         p_value(difference.p_value),
     ]
     return [Text(text) for text in texts]
 
 
 def _caption(comparisons: Sequence[Comparison]) -> list[str]:
-    lines = ["Differs: points to the best baseline (base) on common seeds, paired t-test."]
     rows = [(each, row) for each in comparisons for row in each.rows]
+    found = [difference for each, row in rows if (difference := each.against_baseline(row))]
+    lines = []
+    if found:
+        lines.append("Differs: points to the best baseline (base) on common seeds; paired t-test.")
     if any(row.is_upper_bound for _, row in rows):
         lines.append(f"{UPPER_BOUND} sees all tasks at once: an upper bound, not a baseline.")
-    differences = [each.against_baseline(row) for each, row in rows]
-    if any(difference and difference.pairs < 2 for difference in differences):
+    if any(difference.pairs < 2 for difference in found):
         lines.append(f"A dash under Differs: {TOO_FEW_PAIRS}.")
     for comparison in comparisons:
         prefix = f"{comparison.title} " if len(comparisons) > 1 else ""
