@@ -1,0 +1,157 @@
+"""Arrays for the builders from what people already have: datasets of torch, folders, Hugging Face.
+
+Each function returns `Brought`, whose first two parts are what a builder takes:
+
+    data = from_folder("flowers/", size=(32, 32))
+    stream = split_tasks(data.x, data.y, class_names=data.class_names)
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evclplus.errors import DataError, FileError
+
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+
+
+class Brought(NamedTuple):
+    """Inputs, integer labels and what the classes are called."""
+
+    x: Tensor
+    y: Tensor
+    class_names: Mapping[int, str]
+
+
+def from_dataset(dataset: Any) -> Brought:
+    """A map-style torch Dataset of `(input, label)`: tensors, arrays or PIL pictures.
+
+    Give it without random augmentation: every example is read once and kept.
+    """
+    try:
+        size = len(dataset)
+    except TypeError:
+        raise DataError(
+            "the dataset has no length; give a map-style one, not an iterable"
+        ) from None
+    return _stacked(
+        (_example(dataset[index], index) for index in range(size)), size, _names(dataset)
+    )
+
+
+def from_folder(
+    folder: Path | str,
+    *,
+    size: tuple[int, int] | None = None,
+    colour: Literal["grey", "rgb"] = "rgb",
+) -> Brought:
+    """A folder with one folder of pictures per class, as torchvision's ImageFolder expects it.
+
+    `size` is (height, width); without it all pictures must be of one size.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise FileError(f"there is no folder {root}; give one with a folder of pictures per class")
+    names = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
+    listed = [
+        (path, label)
+        for label, name in enumerate(names)
+        for path in sorted((root / name).rglob("*"))
+        if path.suffix.lower() in PICTURES
+    ]
+    if not listed:
+        raise FileError(f"{root} has no folder with pictures; expected one folder per class")
+
+    def pictures() -> Iterable[tuple[Tensor, int]]:
+        for path, label in listed:
+            try:
+                with Image.open(path) as image:
+                    picture = image.convert("L" if colour == "grey" else "RGB")
+            except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+                raise FileError(f"{path} is not a readable picture: {error}") from None
+            if size is not None:
+                picture = picture.resize(size[::-1], Image.Resampling.BILINEAR)
+            yield _picture(picture), label
+
+    return _stacked(pictures(), len(listed), dict(enumerate(names)))
+
+
+def from_huggingface(dataset: Any, image: str = "image", label: str = "label") -> Brought:
+    """One split of a Hugging Face dataset with an image column and an integer label column."""
+    columns: Sequence[str] | None = getattr(dataset, "column_names", None)
+    if not isinstance(columns, list):
+        raise DataError(
+            "this is not one split of a Hugging Face dataset; give one, such as data['train']"
+        )
+    for column in (image, label):
+        if column not in columns:
+            raise DataError(
+                f"the dataset has no column {column!r}; it has {', '.join(columns)}: say which"
+                " with image= and label="
+            )
+    feature = dataset.features[label]
+    names = dict(enumerate(getattr(feature, "names", None) or ()))
+    examples = (_example((row[image], row[label]), index) for index, row in enumerate(dataset))
+    return _stacked(examples, len(dataset), names)
+
+
+def _names(dataset: Any) -> dict[int, str]:
+    """torchvision keeps the classes' names in `classes`."""
+    names = getattr(dataset, "classes", None)
+    return {i: str(name) for i, name in enumerate(names)} if isinstance(names, list) else {}
+
+
+def _example(pair: Any, index: int) -> tuple[Tensor, int]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise DataError(f"example {index} is not a pair (input, label)")
+    value, label = pair
+    try:
+        number = int(label)
+        if number != label:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise DataError(f"example {index} has the label {label!r}; expected an integer") from None
+    if isinstance(value, Tensor | np.ndarray):
+        return torch.as_tensor(value), number
+    if hasattr(value, "convert") and hasattr(value, "mode"):
+        return _picture(value if value.mode in ("L", "RGB") else value.convert("RGB")), number
+    raise DataError(
+        f"example {index} is of type {type(value).__name__}; expected a tensor, an array or a"
+        " PIL picture"
+    )
+
+
+def _picture(image: Any) -> Tensor:
+    """A PIL picture as bytes (channels, height, width)."""
+    array = np.array(image, dtype=np.uint8)
+    return torch.from_numpy(array[None] if array.ndim == 2 else array.transpose(2, 0, 1).copy())
+
+
+def _stacked(
+    examples: Iterable[tuple[Tensor, int]], size: int, class_names: Mapping[int, str]
+) -> Brought:
+    """All examples in one tensor, allocated once."""
+    inputs: Tensor | None = None
+    labels = torch.empty(size, dtype=torch.int64)
+    for index, (value, label) in enumerate(examples):
+        if inputs is None:
+            inputs = torch.empty((size, *value.shape), dtype=value.dtype)
+        if value.shape != inputs.shape[1:] or value.dtype != inputs.dtype:
+            raise DataError(
+                f"example {index} is {_form(value)} but the first is {_form(inputs[0])}; make all"
+                " of one size and type"
+            )
+        inputs[index], labels[index] = value, label
+    if inputs is None:
+        raise DataError("the dataset is empty; give examples")
+    return Brought(inputs, labels, class_names)
+
+
+def _form(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"

@@ -1,0 +1,82 @@
+"""What converting minibatches on the fly costs, as ratios measured in one run."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from evclplus.benchmarks.permuted import permuted_tasks
+
+BATCH = 256
+STEPS = 40
+
+
+@dataclass(frozen=True)
+class ConversionCost:
+    """Seconds per step of a plain 784-100-100-10 network fed in three ways, and the slowdowns.
+
+    `floats` copies rows of a ready float tensor, the least any training loop does. `plain`
+    converts stored bytes, `permuted` also reorders their pixels.
+    """
+
+    floats: float
+    plain: float
+    permuted: float
+
+    @property
+    def plain_slowdown(self) -> float:
+        return self.plain / self.floats - 1
+
+    @property
+    def permuted_slowdown(self) -> float:
+        return self.permuted / self.floats - 1
+
+
+def conversion_cost(rounds: int = 15) -> ConversionCost:
+    """The least of `rounds` measurements of each way, in turn so that all see the same load."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (20_000, 1, 28, 28), dtype=torch.uint8, generator=generator)
+    y = torch.randint(0, 10, (20_000,), generator=generator)
+    plain, permuted = permuted_tasks(x, y, 2, test=(x, y), permute_first=False)
+    ready = permuted.train.inputs()
+    labels = permuted.train.labels
+    order = torch.randperm(len(labels), generator=generator)[: BATCH * STEPS]
+    step = _training_step()
+
+    def seconds(inputs: Callable[[Tensor], Tensor]) -> float:
+        start = time.perf_counter()
+        for index in order.split(BATCH):
+            step(inputs(index), labels.index_select(0, index))
+        return (time.perf_counter() - start) / STEPS
+
+    ways: tuple[Callable[[Tensor], Tensor], ...] = (
+        lambda index: ready.index_select(0, index),
+        plain.train.inputs,
+        permuted.train.inputs,
+    )
+    taken = [[seconds(way) for way in ways] for _ in range(rounds)]
+    floats, converted, reordered = (min(times) for times in zip(*taken, strict=True))
+    return ConversionCost(floats, converted, reordered)
+
+
+def _training_step() -> Callable[[Tensor, Tensor], None]:
+    with torch.random.fork_rng(devices=[]):
+        network = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(784, 100),
+            nn.ReLU(),
+            nn.Linear(100, 100),
+            nn.ReLU(),
+            nn.Linear(100, 10),
+        )
+    optimiser = torch.optim.Adam(network.parameters())
+
+    def step(x: Tensor, y: Tensor) -> None:
+        optimiser.zero_grad()
+        F.cross_entropy(network(x), y).backward()
+        optimiser.step()
+
+    return step
