@@ -42,7 +42,8 @@ class Patience:
     read: float = 20.0
     attempts: int = 2
     command: float = 900.0
-    slowest: float = 1024.0  # bytes a second, averaged after the first `read` seconds
+    grace: float = 30.0  # after this, a download slower than `slowest` bytes a second is given up
+    slowest: float = 1024.0
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def _download(address: str, path: Path, limit: int, patience: Patience, progress
     from pooch import HTTPDownloader
 
     for attempt in range(1, patience.attempts + 1):
-        bar = Progress(address, limit, patience.slowest, patience.read, visible=progress)
+        bar = Progress(address, limit, patience.slowest, patience.grace, visible=progress)
         downloader = HTTPDownloader(
             progressbar=bar, chunk_size=2**13, timeout=(patience.connect, patience.read)
         )

@@ -90,7 +90,7 @@ def read_cifar(content: bytes, name: str) -> tuple[Bytes, Bytes]:
 def read_png(content: bytes, name: str) -> Bytes:
     """A grey 8-bit PNG as (height, width), its chunks' checksums verified."""
     # Imported here: it is slow to import and most runs read no picture.
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     _check_png(content, name)
     try:
@@ -98,6 +98,8 @@ def read_png(content: bytes, name: str) -> Bytes:
             if image.mode != "L":
                 raise FileError(f"{name} is a PNG of mode {image.mode}; expected 8-bit grey")
             return np.array(image, dtype=np.uint8)
+    except UnidentifiedImageError:
+        raise FileError(f"{name} is a damaged PNG: its parts do not fit together") from None
     except (OSError, SyntaxError, ValueError, EOFError, zlib.error, struct.error) as error:
         raise FileError(f"{name} is a damaged PNG: {error}") from None
 
