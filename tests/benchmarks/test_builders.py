@@ -256,7 +256,7 @@ def test_not_finite_inputs_are_counted() -> None:
 
 def test_too_few_examples_to_hold_out() -> None:
     x, y = some_data(classes=2, each=2)
-    with pytest.raises(DataError, match="too few to hold some out"):
+    with pytest.raises(DataError, match="too few different ones to hold some out"):
         split_tasks(x, y)
 
 

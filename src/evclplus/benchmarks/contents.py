@@ -2,7 +2,9 @@
 
 import hashlib
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -96,13 +98,26 @@ def _from_tar_file(dataset: Dataset, path: Path) -> Contents:
 
 def _from_keras(dataset: Dataset, path: Path) -> Contents:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with zipfile.ZipFile(path) as archive:
             for file in dataset.files:
-                array = arrays[KERAS_NAMES[file.name]]
-                content = write_idx(np.ascontiguousarray(array, dtype=np.uint8))
-                yield file, check_content(content, file, f"{KERAS_NAMES[file.name]} in {path}")
-    except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+                name = KERAS_NAMES[file.name]
+                where = f"{name} in {path}"
+                with archive.open(f"{name}.npy") as stream:
+                    content = write_idx(_read_npy(stream, file.size, where))
+                yield file, check_content(content, file, where)
+    except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise FileError(f"{path} is not Keras' copy of {dataset.title}: {error}") from None
+
+
+def _read_npy(stream: IO[bytes], limit: int, where: str) -> Bytes:
+    """An .npy file of bytes. numpy's own reader would allocate whatever the header declares."""
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError(f"{where} has an unusual version")
+    shape, columns_first, dtype = np.lib.format.read_array_header_1_0(stream)
+    if dtype != np.uint8 or columns_first or prod(shape) > limit:
+        raise ValueError(f"{where} holds {dtype} of shape {shape}, not the bytes it should")
+    content = stream.read(prod(shape) + 1)
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
 def _pictures(path: Path, dataset: Dataset) -> Iterator[tuple[PurePosixPath, bytes]]:

@@ -116,6 +116,6 @@ def _check_both_filled(classes: NDArray[np.int64], held: NDArray[np.bool_], what
         of_class = classes == label
         if not (held & of_class).any() or not (~held & of_class).any():
             raise DataError(
-                f"class {label} of {what} has {int(of_class.sum())} different examples left, too"
-                " few to hold some out; give test= and validation= or more examples"
+                f"class {label} of {what} has {int(of_class.sum())} examples, too few different"
+                " ones to hold some out; give test= and validation= or more examples"
             )
