@@ -19,9 +19,7 @@ from evclplus.display import ComparisonBars, TrainingBar
 from evclplus.errors import EvclplusError, SettingsError
 from evclplus.files import make_folder
 from evclplus.methods import METHODS
-from evclplus.record import RECORD, find_records
-from evclplus.report import report as write_report
-from evclplus.report import terminal_table
+from evclplus.record import RECORD, Record, find_records
 from evclplus.run import resolve, run_into
 
 app = typer.Typer(
@@ -76,7 +74,7 @@ def run(
     folder = out or Path("runs", plan.benchmark, method, f"seed-{seed}")
     with TrainingBar(console) as bar:
         record = run_into(folder, plan.experiment(method, seed), bar, _command(), overwrite)
-    console.print(terminal_table([record]))
+    _show([record])
     console.print(f"record: {folder / RECORD}", soft_wrap=True)
 
 
@@ -128,8 +126,10 @@ def report(
     ] = None,
 ) -> None:
     """Turn records into a page, tables (CSV, Markdown, LaTeX) and figures (SVG, PNG)."""
+    from evclplus.report import report as write_report  # slow to import, see _show
+
     written = write_report(folder, out)
-    console.print(terminal_table(find_records(folder)))
+    _show(find_records(folder))
     console.print(f"report: {written.page}", soft_wrap=True)
 
 
@@ -185,7 +185,7 @@ def _compare(plan: Plan, out: Path, jobs: int | None, overwrite: bool) -> None:
     make_folder(out)
     if done:
         console.print(f"{len(done)} of {len(cells)} runs are finished already and kept")
-    failed = {}
+    failed: list[str] = []
     if todo:
         workers = jobs or os.cpu_count() or 1
         try:
@@ -202,6 +202,13 @@ def _compare(plan: Plan, out: Path, jobs: int | None, overwrite: bool) -> None:
         raise SettingsError(f"{len(failed)} of {len(cells)} runs failed; see the lines above")
 
 
+def _show(records: list[Record]) -> None:
+    # Statistics and figures take as long to import as torch; other commands do without.
+    from evclplus.report import terminal_table
+
+    console.print(terminal_table(records))
+
+
 def _command() -> str:
     return shlex.join(["evclplus", *sys.argv[1:]])
 
@@ -213,7 +220,7 @@ def _complain(message: str) -> None:
 def main() -> None:
     """The entry point: every mistake of a user becomes one line and exit code 2."""
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(prog_name="evclplus", standalone_mode=False))
     except (EvclplusError, TyperException) as error:
         text = error.format_message() if isinstance(error, TyperException) else str(error)
         _complain(text or "see evclplus --help")

@@ -56,10 +56,8 @@ def cells(experiments: Sequence[Experiment], out: Path) -> list[Cell]:
     return [Cell(one, out / one.benchmark / one.method / f"seed-{one.seed}") for one in experiments]
 
 
-def compare(
-    todo: Sequence[Cell], workers: int, watcher: Watcher, command: str = ""
-) -> dict[Cell, str]:
-    """Run the cells and return what went wrong, cell by cell. Others go on after a failure.
+def compare(todo: Sequence[Cell], workers: int, watcher: Watcher, command: str = "") -> list[str]:
+    """Run the cells and return what went wrong, a line each. Others go on after a failure.
 
     An interrupt ends the workers at once; every finished cell has its record, every other one
     is started anew by the next call.
@@ -104,11 +102,11 @@ class _Pool:
         self.command = command
         self.workers = [_Worker(command) for _ in range(size)]
 
-    def run(self, todo: list[Cell], watcher: Watcher) -> dict[Cell, str]:
+    def run(self, todo: list[Cell], watcher: Watcher) -> list[str]:
         waiting = queue.SimpleQueue[int]()
         for index in range(len(todo)):
             waiting.put(index)
-        failed: dict[Cell, str] = {}
+        failed: list[str] = []
         for worker in self.workers:
             _give_next(worker, waiting, todo, watcher)
         while any(worker.cell is not None for worker in self.workers):
@@ -120,7 +118,7 @@ class _Pool:
                     continue
                 watcher.ended(cell, news.error)
                 if news.error is not None:
-                    failed[cell] = news.error
+                    failed.append(f"{cell.title}: {news.error}")
                 _give_next(worker, waiting, todo, watcher)
         return failed
 

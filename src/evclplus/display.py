@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -68,7 +69,7 @@ class ComparisonBars(AbstractContextManager["ComparisonBars"]):
         self.console = console
         self.bars = bars(console)
         self.overall = self.bars.add_task("all runs", total=count, terms="")
-        self.running: dict[Cell, TaskID] = {}
+        self.running: dict[Path, TaskID] = {}
 
     def __enter__(self) -> "ComparisonBars":
         self.bars.start()
@@ -78,14 +79,14 @@ class ComparisonBars(AbstractContextManager["ComparisonBars"]):
         self.bars.stop()
 
     def started(self, cell: Cell) -> None:
-        self.running[cell] = self.bars.add_task(cell.title, total=1, terms="starting")
+        self.running[cell.folder] = self.bars.add_task(cell.title, total=1, terms="starting")
 
     def moved(self, cell: Cell, news: News) -> None:
-        bar = self.running[cell]
+        bar = self.running[cell.folder]
         self.bars.update(bar, completed=news.step, total=news.steps, terms=news.text)
 
     def ended(self, cell: Cell, error: str | None) -> None:
-        self.bars.remove_task(self.running.pop(cell))
+        self.bars.remove_task(self.running.pop(cell.folder))
         self.bars.advance(self.overall)
         if error is not None:
             self.console.print(f"{cell.title} failed: {error}", style="red", markup=False)

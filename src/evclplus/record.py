@@ -12,6 +12,8 @@ from evclplus.files import write_atomically
 
 SCHEMA = 1
 RECORD = "record.json"
+UNFINISHED = "unfinished.json"
+"""What a run directory holds instead of a record while its run is not complete."""
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Triangle = list[list[float]]
@@ -28,7 +30,7 @@ class Record(BaseModel):
     benchmark: str
     seed: int
     config: Experiment
-    tasks: list[str] = Field(description="the tasks' names, in the order they were learned")
+    tasks: list[str] = Field(min_length=1, description="names, in the order of learning")
     notes: list[str] = Field(description="what a reader must know, e.g. a protocol that leaks")
 
     accuracy: list[list[Fraction]]

@@ -17,9 +17,7 @@ from evclplus.files import make_folder, write_atomically
 from evclplus.learner import Learner
 from evclplus.methods import method
 from evclplus.progress import Progress
-from evclplus.record import RECORD, Record
-
-UNFINISHED = "unfinished.json"
+from evclplus.record import RECORD, UNFINISHED, Record
 
 
 def run(

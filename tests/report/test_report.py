@@ -207,7 +207,7 @@ def test_a_record_without_tasks_is_refused(tmp_path: Path) -> None:
         for name in ("accuracy", "negative_log_likelihood", "brier_score", "calibration_error")
     }
     record = make_record(tasks=TASKS).model_copy(update={"tasks": [], **nothing})
-    with pytest.raises(FileError, match="no tasks"):
+    with pytest.raises(FileError, match="at least 1 item"):
         report(write_records(tmp_path, [record]))
 
 

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evclplus.errors import DataError
+
 SMALL_BATCH = 1024
 
 
@@ -67,6 +69,14 @@ class Examples:
     head: int = 0
     rows: Tensor | None = None
     view: View = field(default_factory=View)
+
+    def __post_init__(self) -> None:
+        inputs = self.store if self.rows is None else self.rows
+        if len(inputs) != len(self.labels):
+            raise DataError(
+                f"there are {len(inputs)} inputs but {len(self.labels)} labels; give one label "
+                "per input"
+            )
 
     def __len__(self) -> int:
         return len(self.labels)

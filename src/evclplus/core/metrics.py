@@ -61,7 +61,8 @@ def calibration_error(
 
 def entropy(probabilities: Tensor) -> Tensor:
     """-sum_c p_c log p_c over the last dimension, with 0 log 0 = 0."""
-    return torch.special.entr(probabilities).sum(-1)
+    terms: Tensor = torch.special.entr(probabilities)
+    return terms.sum(-1)
 
 
 def average(matrix: Matrix) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from evclplus.errors import FileError
 from evclplus.files import make_folder, write_atomically
-from evclplus.record import RECORD, find_records
+from evclplus.record import RECORD, UNFINISHED, find_records
 from evclplus.report.comparison import Comparison, compare
 from evclplus.report.figures import Image, accuracy_figure, matrix_figure, narrow_accuracy_figure
 from evclplus.report.page import Figures, page
@@ -16,7 +16,6 @@ from evclplus.report.writers import to_csv, to_latex, to_markdown
 
 __all__ = ["Report", "report", "terminal_table"]
 
-UNFINISHED = "unfinished.json"
 LONGEST_FILE_NAME = 60
 
 
@@ -36,8 +35,6 @@ def report(folder: Path, out: Path | None = None) -> Report:
     unfinished = _count_unfinished(folder)
     if not records:
         raise FileError(_nothing_to_report(folder, unfinished))
-    if not all(record.tasks for record in records):
-        raise FileError(f"a record below {folder} has no tasks; remove it and run it again")
     comparisons = compare(records)
     figures = [_draw(comparison) for comparison in comparisons]
     contents: dict[str, bytes | str] = {
