@@ -52,6 +52,7 @@ def test_views_equal_the_plain_formula(
     assert torch.equal(given_, expected)
     assert given_.view(count, -1).shape == (count, channels * 20)
     assert torch.equal(examples.inputs()[index], expected)
+    assert torch.equal(examples.gathered().inputs(index), expected)
     assert examples.materialised().store.is_contiguous()
     assert torch.equal(store, before)
 
@@ -106,3 +107,4 @@ def test_the_cost_of_conversion_is_measured() -> None:
     assert cost.floats > 0
     assert cost.permuted_slowdown > -1
     assert cost.plain_slowdown > -1
+    assert cost.gathered_slowdown > -1

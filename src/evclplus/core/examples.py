@@ -27,10 +27,18 @@ class View:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Network input for `rows`, in their shape. Its memory need not be contiguous."""
+        return self.convert(self.reorder(rows))
+
+    def reorder(self, rows: Tensor) -> Tensor:
+        """Stored rows with their values moved, still as stored."""
         if self.permutation is not None:
             rows = _reordered(rows.flatten(1), self.permutation).unflatten(1, rows.shape[1:])
         if self.blank is not None:
             rows = rows.flatten(1).masked_fill(self.blank, 0).view(rows.shape)
+        return rows
+
+    def convert(self, rows: Tensor) -> Tensor:
+        """Stored values as the network computes with them."""
         if rows.dtype != torch.uint8:  # tokens and other integers stay what they are
             scaled = rows if self.scale == 1.0 else rows * self.scale
             return scaled if self.shift == 0.0 else scaled + self.shift
@@ -107,6 +115,20 @@ class Examples:
         keep = torch.ones(len(self), dtype=torch.bool)
         keep[index] = False
         return self.take(keep.nonzero().squeeze(1))
+
+    def gathered(self) -> "Examples":
+        """The same examples as a store of their own, in the stored type and already reordered.
+
+        Reordering a minibatch costs more than converting it. A loop that reads the same examples
+        many times does it once, for the price of one copy of them while they are trained on.
+        """
+        if self.rows is None and self.view.permutation is None:
+            return self
+        rows = torch.arange(len(self.store)) if self.rows is None else self.rows
+        store = self.store.new_empty((len(rows), *self.input_shape))
+        for part, target in zip(rows.split(SMALL_BATCH), store.split(SMALL_BATCH), strict=True):
+            target.copy_(self.view.reorder(self.store.index_select(0, part)))
+        return replace(self, store=store, rows=None, view=View(self.view.scale, self.view.shift))
 
     def materialised(self) -> "Examples":
         """A copy that owns its inputs and nothing else, for memory that must outlive the store."""
