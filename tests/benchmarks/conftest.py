@@ -1,7 +1,7 @@
 """The real datasets, where this machine has them."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,16 @@ RealData = Callable[[str], Found]
 
 
 @pytest.fixture(scope="session")
-def real_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealData]:
-    """Where a dataset lies, or a skip. What is decoded goes to a cache of the tests' own."""
-    own_cache = cache_folder()
-    patch = pytest.MonkeyPatch()
-    patch.setenv("EVCLPLUS_CACHE", str(tmp_path_factory.mktemp("cache")))
-    # EVCLPLUS_DATA stays what it is; files fetched earlier are found through it as a last resort.
-    roots = [Path(folder) for folder in (os.environ.get("EVCLPLUS_DATA"), own_cache) if folder]
+def decoded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of the tests' own, so that nothing is decoded twice or left behind."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def real_data(decoded: Path, monkeypatch: pytest.MonkeyPatch) -> RealData:
+    """Where a dataset lies on this machine, or a skip."""
+    roots = [Path(folder) for folder in (os.environ.get("EVCLPLUS_DATA"), cache_folder()) if folder]
+    monkeypatch.setenv("EVCLPLUS_CACHE", str(decoded))
 
     def look(name: str) -> Found:
         for root in roots:
@@ -29,5 +32,4 @@ def real_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealData]:
                 return found
         pytest.skip(f"{name} is not here: point EVCLPLUS_DATA at it or fetch it")
 
-    yield look
-    patch.undo()
+    return look

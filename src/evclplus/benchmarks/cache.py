@@ -1,14 +1,13 @@
 """The cache: fetched files, and decoded arrays that all processes map instead of copying."""
 
 import os
-from collections.abc import Callable
+import secrets
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from evclplus.benchmarks.readers import Bytes
-
-Fill = Callable[[Bytes], None]
 
 
 def cache_folder() -> Path:
@@ -34,23 +33,18 @@ def open_array(path: Path, shape: tuple[int, ...]) -> Bytes | None:
     return array if array.shape == shape and array.dtype == np.uint8 else None
 
 
-def make_array(path: Path, shape: tuple[int, ...], fill: Fill) -> Bytes:
-    """Make the array with `fill` and keep it at `path`; in memory if that cannot be written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+def keep_array(path: Path, array: Bytes) -> Bytes:
+    """Write the array to `path` and map it from there; where that fails, a copy in memory."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        mapped = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
-    except OSError:
-        array = np.empty(shape, dtype=np.uint8)
-        fill(array)
-        return array
-    try:
-        fill(mapped)
-        mapped.flush()
-        del mapped
+        with temporary.open("wb") as stream:
+            np.save(stream, array, allow_pickle=False)
+            stream.flush()
+            os.fsync(stream.fileno())
         os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    made = open_array(path, shape)
-    assert made is not None
-    return made
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+    kept = open_array(path, array.shape)
+    return array.copy() if kept is None else kept

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evclplus.benchmarks.cache import cache_folder, make_array, open_array
+from evclplus.benchmarks.cache import cache_folder, keep_array, open_array
 from evclplus.benchmarks.datasets import DataFile, Dataset, find_dataset
 from evclplus.benchmarks.local import find, missing
 from evclplus.benchmarks.readers import Bytes, read_cifar, read_idx
@@ -91,15 +91,8 @@ def _decode_into(
         except FileError as error:
             problem = problem or error
             continue
-        return {part: _keep(paths[part], shapes[part], parts[part]) for part in shapes}
+        return {part: keep_array(paths[part], parts[part].reshape(shapes[part])) for part in shapes}
     raise problem or missing(wanted, data_dir)
-
-
-def _keep(path: Path, shape: tuple[int, ...], content: Bytes) -> Bytes:
-    def fill(array: Bytes) -> None:
-        array[...] = content.reshape(shape)
-
-    return make_array(path, shape, fill)
 
 
 def _decode(wanted: Dataset, form: Input, contents: Mapping[DataFile, bytes]) -> dict[str, Bytes]:
