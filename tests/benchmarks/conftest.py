@@ -22,7 +22,8 @@ def decoded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def real_data(decoded: Path, monkeypatch: pytest.MonkeyPatch) -> RealData:
     """Where a dataset lies on this machine, or a skip."""
-    roots = [Path(folder) for folder in (os.environ.get("EVCLPLUS_DATA"), cache_folder()) if folder]
+    named = (os.environ.get("EVCLPLUS_DATA"), cache_folder())
+    roots = [Path(folder) for folder in named if folder and Path(folder).is_dir()]
     monkeypatch.setenv("EVCLPLUS_CACHE", str(decoded))
 
     def look(name: str) -> Found:

@@ -189,6 +189,16 @@ def test_missing_data_says_how_to_get_it(empty_machine: Path, name: str) -> None
     assert "\n" not in str(caught.value)
 
 
+def test_a_data_folder_that_is_not_there_is_named(
+    empty_machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(FileError, match=r"the data folder is .* which is no folder"):
+        benchmark("split-mnist", data_dir=empty_machine / "typo")
+    monkeypatch.setenv("EVCLPLUS_DATA", str(empty_machine / "typo"))
+    with pytest.raises(FileError, match=r"EVCLPLUS_DATA is .* which is no folder"):
+        benchmark("split-mnist")
+
+
 def test_status_of_an_empty_machine(empty_machine: Path) -> None:
     rows = status(empty_machine)
     assert [row.name for row in rows] == ["mnist", "notmnist", "fashion-mnist", "cifar10"]

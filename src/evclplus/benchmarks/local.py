@@ -34,8 +34,14 @@ class Status:
 
 def data_folders(data_dir: Path | str | None) -> list[Path]:
     """Where to look, in order: what was asked for, EVCLPLUS_DATA, the cache, Keras' own folder."""
-    chosen = [data_dir, os.environ.get("EVCLPLUS_DATA"), cache_folder(), "~/.keras/datasets"]
-    return [Path(folder).expanduser() for folder in chosen if folder]
+    named = {"the data folder": data_dir, "EVCLPLUS_DATA": os.environ.get("EVCLPLUS_DATA")}
+    folders = []
+    for source, folder in named.items():
+        if folder:
+            folders.append(Path(folder).expanduser())
+            if not folders[-1].is_dir():
+                raise FileError(f"{source} is {folder}, which is no folder; give one that exists")
+    return [*folders, cache_folder(), Path("~/.keras/datasets").expanduser()]
 
 
 def find(dataset: Dataset, data_dir: Path | str | None = None) -> Iterator[Found]:
