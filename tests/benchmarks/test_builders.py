@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -116,6 +116,16 @@ def test_given_sides_are_used_as_they_are() -> None:
     assert [len(task.train) for task in stream] == [40, 40, 40]
     assert [len(task.test) for task in stream] == [10, 10, 10]
     assert [len(task.validation) for task in stream] == [10, 10, 10]
+
+
+def test_a_test_part_that_repeats_training_examples_is_noted() -> None:
+    x, y = some_data()
+    fresh = np.random.default_rng(9).integers(0, 256, size=x.shape, dtype=np.uint8)
+    assert split_tasks(x, y, test=(fresh, y)).notes == ()
+    fresh[:7] = x[20:27]
+    (note,) = split_tasks(x, y, test=(fresh, y)).notes
+    assert note.startswith("7 of the 120 test examples of the data are in its training part too")
+    assert len(tasks([(x, y), (x, y)], test=[(fresh, y), (fresh, y)]).notes) == 2
 
 
 def test_torch_and_numpy_give_the_same_stream() -> None:
@@ -288,6 +298,8 @@ def test_unknown_names_suggest_the_nearest() -> None:
 
 def test_tasks_refuses_what_does_not_fit() -> None:
     x, y = some_data()
+    with pytest.raises(SettingsError, match="scenario = 'other' is wrong"):
+        tasks([(x, y)], scenario=cast(Any, "other"))
     with pytest.raises(DataError, match="at least one task"):
         tasks([])
     with pytest.raises(DataError, match="1 names for 2 tasks"):

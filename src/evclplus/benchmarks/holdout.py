@@ -1,7 +1,7 @@
 """Train, validation and test sides of a dataset, by a fixed seed and without leaks."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -19,7 +19,8 @@ from evclplus.errors import DataError, SettingsError
 class Sides:
     """A dataset's three sides. They may share a store but never a row.
 
-    `class_names` name the tasks; `largest` is the largest value a stored byte can have.
+    `class_names` name the tasks; `largest` is the largest value a stored byte can have; `notes`
+    are warnings that a reader of the results must see.
     """
 
     train: Labelled
@@ -27,6 +28,7 @@ class Sides:
     test: Labelled
     class_names: Mapping[int, str] = field(default_factory=dict)
     largest: float = 255.0
+    notes: tuple[str, ...] = ()
 
 
 def sides(
@@ -46,11 +48,13 @@ def sides(
             " between 0 and 1"
         )
     train = labelled(data, what)
+    notes: tuple[str, ...] = ()
     if test is None:
         train, test_side = hold_out(train, test_fraction, Purpose.TEST, seed, what)
     else:
         test_side = labelled(test, f"the test part of {what}")
         check_alike(train, test_side, (what, "its test part"))
+        notes = _leak(train, test_side, what)
     if validation is None:
         train, validation_side = hold_out(
             train, validation_fraction, Purpose.VALIDATION, seed, what
@@ -58,7 +62,19 @@ def sides(
     else:
         validation_side = labelled(validation, f"the validation part of {what}")
         check_alike(train, validation_side, (what, "its validation part"))
-    return Sides(train, validation_side, test_side)
+    return Sides(train, validation_side, test_side, notes=notes)
+
+
+def _leak(train: Labelled, test: Labelled, what: str) -> tuple[str, ...]:
+    """A warning when the test part that was given repeats training examples."""
+    known = set(digests(train.store, train.rows))
+    shared = sum(digest in known for digest in digests(test.store, test.rows))
+    if not shared:
+        return ()
+    return (
+        f"{shared} of the {len(test)} test examples of {what} are in its training part too, so the"
+        " accuracies are too high",
+    )
 
 
 def hold_out(
@@ -102,13 +118,19 @@ def hold_out(
 
 def picture_numbers(store: Tensor, rows: Tensor) -> NDArray[np.int64]:
     """A number per row such that equal rows, and only they, have equal numbers."""
-    array = store.numpy()
     first_seen: dict[bytes, int] = {}
     numbers = (
-        first_seen.setdefault(blake2b(array[row].tobytes(), digest_size=16).digest(), position)
-        for position, row in enumerate(rows.tolist())
+        first_seen.setdefault(digest, position)
+        for position, digest in enumerate(digests(store, rows))
     )
     return np.fromiter(numbers, dtype=np.int64, count=len(rows))
+
+
+def digests(store: Tensor, rows: Tensor) -> Iterator[bytes]:
+    """A short hash of every row's content."""
+    array = store.numpy()
+    for row in rows.tolist():
+        yield blake2b(array[row].tobytes(), digest_size=16).digest()
 
 
 def _check_both_filled(classes: NDArray[np.int64], held: NDArray[np.bool_], what: str) -> None:

@@ -1,12 +1,13 @@
 """A stream from arrays that are tasks already."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from evclplus.benchmarks.arrays import Pair, check_alike
 from evclplus.benchmarks.assemble import Plan, classes_of, cut_tasks
 from evclplus.benchmarks.holdout import Sides, sides
-from evclplus.benchmarks.scaling import Scaling, default_scaling, scaled_view
+from evclplus.benchmarks.scaling import Scaling, default_scaling
+from evclplus.benchmarks.settings import StreamSettings, base_view
 from evclplus.benchmarks.task import Scenario, Stream
 from evclplus.core.examples import View
 from evclplus.errors import DataError
@@ -31,45 +32,54 @@ def tasks(
     domain scenario the classes of all tasks share one numbering and one head; in the class
     scenario they are numbered in order of appearance.
     """
-    if names is None:
-        names = [f"task {index + 1}" for index in range(len(pairs))]
-    for given, what in ((test, "test pairs"), (validation, "validation pairs"), (names, "names")):
-        if given is not None and len(given) != len(pairs):
-            raise DataError(f"{len(given)} {what} for {len(pairs)} tasks; give one for each task")
+    settings = StreamSettings(
+        scenario=scenario,
+        scaling=scaling,
+        validation_fraction=validation_fraction,
+        holdout_seed=holdout_seed,
+    )
+    titles = names if names is not None else [f"task {index + 1}" for index in range(len(pairs))]
+    _check_one_each(
+        len(pairs), {"test pairs": test, "validation pairs": validation, "names": titles}
+    )
     parts = [
         sides(
             pair,
             test=None if test is None else test[index],
             validation=None if validation is None else validation[index],
             test_fraction=test_fraction,
-            validation_fraction=validation_fraction,
-            seed=holdout_seed,
-            what=names[index],
+            validation_fraction=settings.validation_fraction,
+            seed=settings.holdout_seed,
+            what=titles[index],
         )
         for index, pair in enumerate(pairs)
     ]
-    if not parts:
-        raise DataError("a stream needs at least one task; give a list of (inputs, labels)")
-    for part, title in zip(parts, names, strict=True):
-        check_alike(parts[0].train, part.train, (names[0], title))
+    for part, title in zip(parts, titles, strict=True):
+        check_alike(parts[0].train, part.train, (titles[0], title))
     # The first task fixes the scaling: a learner has started long before it meets the others.
-    scaling = scaling or default_scaling(parts[0].train)
-    view = scaled_view(parts[0].train, scaling)
+    view = base_view(parts[0], settings)
     cut = [
         cut_tasks(part, [plan])[0]
-        for part, plan in zip(parts, _plans(names, parts, scenario, view), strict=True)
+        for part, plan in zip(parts, _plans(titles, parts, scenario, view), strict=True)
     ]
-    settings = {
-        "scenario": scenario,
-        "scaling": scaling,
+    numbered = tuple(replace(task, index=index) for index, task in enumerate(cut))
+    record = {
+        "test_fraction": test_fraction,
+        **settings.model_dump(mode="json"),
+        "scaling": settings.scaling or default_scaling(parts[0].train),
         "scale": view.scale,
         "shift": view.shift,
-        "test_fraction": test_fraction,
-        "validation_fraction": validation_fraction,
-        "holdout_seed": holdout_seed,
     }
-    numbered = tuple(replace(task, index=index) for index, task in enumerate(cut))
-    return Stream(name, numbered, scenario, settings)
+    notes = tuple(note for part in parts for note in part.notes)
+    return Stream(name, numbered, settings.scenario, record, notes)
+
+
+def _check_one_each(count: int, given: Mapping[str, Sequence[object] | None]) -> None:
+    if not count:
+        raise DataError("a stream needs at least one task; give a list of (inputs, labels)")
+    for what, values in given.items():
+        if values is not None and len(values) != count:
+            raise DataError(f"{len(values)} {what} for {count} tasks; give one for each task")
 
 
 def _plans(

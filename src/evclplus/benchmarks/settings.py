@@ -106,4 +106,4 @@ def finish(
         "shift": view.shift,
     }
     cut = cut_tasks(data, task_plans, settings.examples_per_task, seed)
-    return Stream(name, cut, settings.scenario, record, notes)
+    return Stream(name, cut, settings.scenario, record, data.notes + notes)
