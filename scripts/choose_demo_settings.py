@@ -17,9 +17,14 @@ from evclplus.run import run
 
 SEEDS = (10, 11, 12)
 
+SHARED = {
+    "network": {"hidden": (50, 50)},
+    "training": {"epochs": 30, "batch_size": 32, "learning_rate": 1e-2},
+}
+
 ELASTIC_VARIATIONAL = [
     {"beta": beta, "initial_variance": variance, "lam": lam, "fisher_tasks": "accumulated"}
-    for beta, variance, lam in product((0.1, 0.01, 0.001), (1e-3, 1e-4), (1e3, 1e5))
+    for beta, variance, lam in product((0.1, 0.03, 0.01), (1e-3, 1e-4), (1e4, 1e5))
 ]
 VARIATIONAL = [
     {"beta": beta, "initial_variance": variance}
@@ -38,14 +43,12 @@ SEARCH: dict[str, list[dict[str, Any]]] = {
 
 
 def validation_accuracy(method: str, options: dict[str, Any]) -> float:
-    plan = load_plan(None, {"training": TRAINING, "evaluate_on": "validation"}, [])
+    plan = load_plan(None, {**SHARED, "evaluate_on": "validation"}, [])
     cells: list[Experiment] = [plan.experiment(method, seed) for seed in SEEDS]
     return fmean(
         run(cell.model_copy(update={"options": options})).average_accuracy for cell in cells
     )
 
-
-TRAINING = {"epochs": 30, "batch_size": 32, "learning_rate": 3e-3}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

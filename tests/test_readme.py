@@ -1,0 +1,58 @@
+"""The README's promises, run: its commands, its Python and its files."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_cli import evclplus
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands() -> list[str]:
+    return [line for block in blocks("sh") for line in block.splitlines() if line]
+
+
+def test_every_command_of_the_readme(tmp_path: Path) -> None:
+    assert len(commands()) >= 4
+    for line in commands():
+        name, *words = shlex.split(line, comments=True)
+        assert name == "evclplus"
+        done = evclplus(*words, folder=tmp_path)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+    assert (tmp_path / "results" / "report.html").exists()
+
+
+def test_the_python_of_the_readme(tmp_path: Path) -> None:
+    for block in blocks("python"):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", block],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "average" in done.stdout
+
+
+@pytest.mark.parametrize("target", re.findall(r"\]\(([^)h][^)]*)\)", README))
+def test_every_link_leads_somewhere(target: str) -> None:
+    assert (ROOT / target).exists()
+
+
+@pytest.mark.parametrize("target", re.findall(r"^    (make \w+)", README, flags=re.MULTILINE))
+def test_every_make_target_exists(target: str) -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", target.split()[1]], cwd=ROOT, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
