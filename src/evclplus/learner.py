@@ -6,12 +6,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from evclplus import checkpoint, networks
 from evclplus.benchmarks.task import Task
+from evclplus.checks import PREDICTION_BATCH, as_input, check_finite, check_labels
 from evclplus.config import Training
 from evclplus.core.batches import Batch
 from evclplus.core.examples import Examples
@@ -27,8 +27,6 @@ from evclplus.seeding import generator, own_random_state
 from evclplus.train import fit
 
 Side = Literal["test", "validation", "train"]
-
-PREDICTION_BATCH = 1024
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,7 @@ class Learner:
         examples = task.train
         if len(examples) == 0:
             raise DataError(f"task {task.name!r} has no training examples")
-        _check_finite(examples, task.name)
+        check_finite(examples, task.name)
         available = self._outputs_of(examples, task.name)
         if examples.outputs > available:
             raise DataError(
@@ -194,7 +192,7 @@ class Learner:
                 f"the network has {available}; build the network with heads=stream.heads"
             )
         for side, part in (("training", task.train), ("test", task.test)):
-            _check_labels(part, f"{side} data of task {task.name!r}")
+            check_labels(part, f"{side} data of task {task.name!r}")
 
     def _outputs_of(self, examples: Examples, name: str) -> int:
         """How many outputs the network gives for these inputs, found by asking it."""
@@ -294,7 +292,7 @@ class Learner:
         self, x: Any, task: Task | int | None, samples: int | None
     ) -> tuple[Tensor, Tensor]:
         head = self._head(task)
-        values = _as_input(x, self.q)
+        values = as_input(x, self.q.mean.dtype)
         self._try(values[:1], head, "x")
         return self._predict(values, head, self.outputs_seen[head], samples)
 
@@ -381,44 +379,3 @@ class Learner:
         learner.network.restore(start, buffers)
         learner.learned = tuple(Learned(**task.model_dump()) for task in header.learned)
         return learner
-
-
-def _as_input(x: Any, q: MeanField) -> Tensor:
-    """Network input from an array or tensor."""
-    values = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x)
-    if values.dtype == torch.uint8:
-        raise DataError(
-            "x holds raw bytes, which a stream scales before the network sees them; pass "
-            "task.test.inputs() or scale them the same way"
-        )
-    if values.is_floating_point():
-        values = values.to(q.mean.dtype)
-        if not torch.isfinite(values).all():
-            raise DataError("x has NaN or infinite values; clean or drop those rows")
-    if values.ndim < 2 or len(values) == 0:
-        raise DataError(f"x has shape {tuple(values.shape)}; expected (inputs, ...), not empty")
-    return values
-
-
-def _check_finite(examples: Examples, name: str) -> None:
-    if not examples.store.is_floating_point():
-        return
-    for index in torch.arange(len(examples)).split(PREDICTION_BATCH):
-        bad = ~torch.isfinite(examples.inputs(index)).flatten(1).all(1)
-        if bad.any():
-            row = int(index[bad.nonzero()[0, 0]])
-            raise DataError(
-                f"task {name!r} has NaN or infinite inputs, first in example {row}; clean or "
-                "drop them"
-            )
-
-
-def _check_labels(examples: Examples, what: str) -> None:
-    if len(examples) and not 0 <= int(examples.labels.min()) <= int(examples.labels.max()) < (
-        examples.outputs
-    ):
-        outside = examples.labels[(examples.labels < 0) | (examples.labels >= examples.outputs)]
-        raise DataError(
-            f"the {what} has the label {int(outside[0])}, outside its head, which takes 0 to "
-            f"{examples.outputs - 1}"
-        )

@@ -26,6 +26,8 @@ def fit(
     progress: Progress,
 ) -> MeanField:
     """Minimise the loss over the data, starting from q. The q handed in is left as it is."""
+    if len(data) == 1:  # joint training keeps to the shared pixels: it would copy every task
+        data = [data[0].gathered()]
     q = q.clone()
     moved = [vector.requires_grad_() for vector in (q.mean, q.log_std) if len(vector)]
     optimiser = torch.optim.Adam(moved, lr=training.learning_rate, fused=True)

@@ -150,7 +150,8 @@ def test_settings_rebuild_the_stream(real_data: RealData, name: str) -> None:
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_registry_describes_what_is_built(real_data: RealData, name: str) -> None:
     entry, stream = BENCHMARKS[name], built(name, real_data)
-    assert (entry.scenario, entry.tasks) == (stream.scenario, len(stream))
+    assert (entry.settings().scenario, entry.tasks) == (stream.scenario, len(stream))
+    assert entry.classes_per_task == stream[0].outputs
     assert entry.shape == stream.input_shape
     parts = [side for task in stream.tasks for side in sides(task)]
     if stream.scenario == "task":

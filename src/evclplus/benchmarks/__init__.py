@@ -8,7 +8,7 @@ from evclplus.benchmarks.local import Status, status
 from evclplus.benchmarks.permuted import permuted_tasks
 from evclplus.benchmarks.registry import BENCHMARKS, Benchmark, benchmark
 from evclplus.benchmarks.rotated import rotated_tasks
-from evclplus.benchmarks.sequence import tasks
+from evclplus.benchmarks.sequence import task, tasks
 from evclplus.benchmarks.split import split_tasks
 from evclplus.benchmarks.task import Scenario, Stream, Task
 
@@ -33,5 +33,6 @@ __all__ = [
     "rotated_tasks",
     "split_tasks",
     "status",
+    "task",
     "tasks",
 ]

@@ -31,11 +31,19 @@ class Benchmark:
     dataset: str | None
     examples: tuple[int, int]
     shape: tuple[int, ...]
+    classes_per_task: int
     tasks: int = 5
 
     @property
-    def scenario(self) -> str:
-        return str(self.settings().scenario)
+    def dimensions(self) -> str:
+        """Tasks, classes, scenario, input and sizes in one line, as they are by default."""
+        train, test = self.examples
+        return (
+            f"{self.tasks} tasks of {self.classes_per_task} classes, "
+            f"{self.settings().scenario}-incremental; {'x'.join(map(str, self.shape))}; "
+            f"{train:,} examples, {f'{test:,} for testing' if test else 'a fifth held out'}; "
+            f"data: {self.dataset or 'embedded'}"
+        )
 
 
 def benchmark(
@@ -61,6 +69,7 @@ _ALL = (
         dataset="mnist",
         examples=(60_000, 10_000),
         shape=(1, 28, 28),
+        classes_per_task=10,
     ),
     Benchmark(
         "split-mnist",
@@ -71,6 +80,7 @@ _ALL = (
         dataset="mnist",
         examples=(60_000, 10_000),
         shape=(1, 28, 28),
+        classes_per_task=2,
     ),
     Benchmark(
         "split-notmnist",
@@ -81,6 +91,7 @@ _ALL = (
         dataset="notmnist",
         examples=(18_724, 0),
         shape=(1, 28, 28),
+        classes_per_task=2,
     ),
     Benchmark(
         "split-fashion-mnist",
@@ -91,6 +102,7 @@ _ALL = (
         dataset="fashion-mnist",
         examples=(60_000, 10_000),
         shape=(1, 28, 28),
+        classes_per_task=2,
     ),
     Benchmark(
         "split-cifar10",
@@ -101,6 +113,7 @@ _ALL = (
         dataset="cifar10",
         examples=(50_000, 10_000),
         shape=(1, 28, 28),
+        classes_per_task=2,
     ),
     Benchmark(
         "rotated-mnist",
@@ -111,6 +124,7 @@ _ALL = (
         dataset="mnist",
         examples=(60_000, 10_000),
         shape=(1, 28, 28),
+        classes_per_task=10,
     ),
     Benchmark(
         "split-digits",
@@ -121,6 +135,7 @@ _ALL = (
         dataset=None,
         examples=(1_797, 0),
         shape=(1, 8, 8),
+        classes_per_task=2,
     ),
     Benchmark(
         "permuted-digits",
@@ -131,6 +146,7 @@ _ALL = (
         dataset=None,
         examples=(1_797, 0),
         shape=(1, 8, 8),
+        classes_per_task=10,
     ),
 )
 

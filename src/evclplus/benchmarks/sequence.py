@@ -1,15 +1,16 @@
-"""A stream from arrays that are tasks already."""
+"""Tasks from arrays that are tasks already: a stream of them, or one that arrives by itself."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from evclplus.benchmarks.arrays import Pair, check_alike
+from evclplus.benchmarks.arrays import Labelled, Pair, check_alike, labelled
 from evclplus.benchmarks.assemble import Plan, classes_of, cut_tasks
 from evclplus.benchmarks.holdout import Sides, sides
-from evclplus.benchmarks.scaling import Scaling, default_scaling
+from evclplus.benchmarks.scaling import Scaling, default_scaling, scaled_view
 from evclplus.benchmarks.settings import StreamSettings, base_view
-from evclplus.benchmarks.task import Scenario, Stream
-from evclplus.core.examples import View
+from evclplus.benchmarks.task import Scenario, Stream, Task
+from evclplus.core.examples import Examples, View
 from evclplus.errors import DataError
 
 
@@ -80,6 +81,33 @@ def _check_one_each(count: int, given: Mapping[str, Sequence[object] | None]) ->
     for what, values in given.items():
         if values is not None and len(values) != count:
             raise DataError(f"{len(values)} {what} for {count} tasks; give one for each task")
+
+
+def task(
+    x: Any,
+    y: Any,
+    *,
+    name: str,
+    outputs: int,
+    head: int = 0,
+    test: Pair | None = None,
+) -> Task:
+    """One task by itself, for data that arrives when it arrives.
+
+    Labels are those of the head, 0 to outputs - 1. Bytes are scaled to [0, 1], other inputs stay
+    as they are, the same for every task. Nothing is held out: all of `x` is trained on, and the
+    task can be evaluated only if `test` is given.
+    """
+    train = labelled((x, y), name)
+    tested = train.keep(train.rows[:0]) if test is None else labelled(test, f"the test of {name}")
+    check_alike(train, tested, (name, "its test part"))
+    view = scaled_view(train, default_scaling(train))
+
+    def examples(side: Labelled) -> Examples:
+        return Examples(side.store, side.classes[side.rows], outputs, head, side.rows, view)
+
+    nothing = examples(train.keep(train.rows[:0]))
+    return Task(name, 0, examples(train), nothing, examples(tested))
 
 
 def _plans(

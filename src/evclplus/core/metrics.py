@@ -47,9 +47,7 @@ def brier_score(probabilities: Tensor, labels: Tensor) -> float:
     return (probabilities - truth).square().sum(1).mean().item()
 
 
-def calibration_error(
-    probabilities: Tensor, labels: Tensor, bins: int = CALIBRATION_BINS
-) -> float:
+def calibration_error(probabilities: Tensor, labels: Tensor, bins: int = CALIBRATION_BINS) -> float:
     """Expected calibration error: |accuracy - confidence| in bins of equal width over the
     confidence, weighted by how many examples fall into each."""
     confidence, predicted = probabilities.max(1)
@@ -88,8 +86,7 @@ def forgetting(accuracy: Matrix) -> float:
     (Chaudhry et al., 2018). 0 for one task."""
     last = accuracy[-1]
     falls = [
-        max(accuracy[t][i] for t in range(i, len(last) - 1)) - last[i]
-        for i in range(len(last) - 1)
+        max(accuracy[t][i] for t in range(i, len(last) - 1)) - last[i] for i in range(len(last) - 1)
     ]
     return fmean(falls) if falls else 0.0
 
