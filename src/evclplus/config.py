@@ -60,6 +60,9 @@ class Training(Settings):
     clip_norm: float | None = Field(
         None, gt=0, description="largest norm of the gradient; none: no clipping"
     )
+    compile: Literal["auto", "on", "off"] = Field(
+        "auto", description="torch.compile for the update; auto: when a task is long enough"
+    )
 
 
 class Network(Settings):

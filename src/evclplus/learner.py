@@ -13,7 +13,6 @@ from evclplus import checkpoint, networks
 from evclplus.benchmarks.task import Task
 from evclplus.checks import PREDICTION_BATCH, as_input, check_finite, check_labels
 from evclplus.config import Training
-from evclplus.core.batches import Batch
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead, new_weights, shared_weights
@@ -21,7 +20,7 @@ from evclplus.core.metrics import Scores, entropy, scores
 from evclplus.core.network import BayesianNetwork, Predicate
 from evclplus.errors import DataError, SettingsError, StateError
 from evclplus.methods import method as method_named
-from evclplus.methods.base import Fit, Lesson, Loss, Memory, Method, Terms
+from evclplus.methods.base import Fit, Lesson, Memory, Method, Regulariser
 from evclplus.progress import Progress
 from evclplus.seeding import generator, own_random_state
 from evclplus.train import fit
@@ -117,7 +116,7 @@ class Learner:
         if data:
             lesson = self._lesson(network, data, task, fit_task)
             q, memory = self.method.prepare(q, memory, lesson)
-            q = fit_task(network, q, self._loss(memory), data, purpose="train")
+            q = fit_task(network, q, self.method.regulariser, memory, data, purpose="train")
             memory = self.method.consolidate(q, memory, lesson)
         self.network, self.q, self.memory = network, q, memory
         self.learned = (*self.learned, Learned(task.name, task.head, task.outputs))
@@ -137,23 +136,19 @@ class Learner:
             fit=fit_task,
         )
 
-    def _loss(self, memory: Memory) -> Loss:
-        def loss(q: MeanField, batch: Batch) -> Terms:
-            return self.method.loss(q, memory, batch)
-
-        return loss
-
     def _fit(self, position: int, label: str) -> Fit:
         """The training loop with this learner's settings and its own random numbers."""
 
         def fit_with_settings(
             network: BayesianNetwork,
             q: MeanField,
-            loss: Loss,
+            regulariser: Regulariser | None,
+            memory: Memory,
             data: Sequence[Examples],
             *,
             purpose: str,
             epochs: int | None = None,
+            at_mean: bool = False,
         ) -> MeanField:
             training = self.training
             if epochs is not None:
@@ -161,7 +156,16 @@ class Learner:
             draws = generator(self.seed, position, purpose)
             with own_random_state(self.seed, position, purpose, "module"):
                 return fit(
-                    network, q, loss, data, training, draws, f"{label}, {purpose}", self.progress
+                    network,
+                    q,
+                    regulariser,
+                    memory,
+                    data,
+                    training,
+                    draws,
+                    f"{label}, {purpose}",
+                    self.progress,
+                    at_mean,
                 )
 
         return fit_with_settings

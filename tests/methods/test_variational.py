@@ -45,9 +45,9 @@ def test_the_prior_is_the_last_posterior_and_the_first_prior_for_new_weights() -
     seen = {}
 
     class Watching(ec.VCL):
-        def loss(self, q, memory, batch):  # type: ignore[no-untyped-def]
+        def regulariser(self, q, memory, examples):  # type: ignore[no-untyped-def]
             seen["prior"] = memory.prior
-            return super().loss(q, memory, batch)
+            return super().regulariser(q, memory, examples)
 
     posterior = learner.network.layout.named(learner.q.mean.clone())
     learner.method = Watching(prior_variance=0.5)

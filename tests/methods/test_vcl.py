@@ -1,18 +1,15 @@
 """VCL where the exact answer is known: a linear model with Gaussian noise."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from scipy.linalg import hadamard
 from torch import Tensor, nn
 
 from evclplus.config import Training
-from evclplus.core.batches import Batch
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField, kl
 from evclplus.core.network import BayesianNetwork
-from evclplus.methods.base import Memory, Terms
+from evclplus.methods.base import Memory
 from evclplus.methods.vcl import VCL
 from evclplus.progress import Progress
 from evclplus.train import fit
@@ -49,12 +46,12 @@ def test_two_tasks_equal_exact_bayes() -> None:
         x, y = task(scales, seed=index)
         memory = Memory(prior=prior)
 
-        def loss(q: MeanField, batch: Batch, memory: Memory = memory) -> Terms:
-            return method.loss(q, memory, replace(batch, criterion=gaussian_nll))
-
         generator = torch.Generator().manual_seed(index)
         data = [Examples(x, y, outputs=1)]
-        q = fit(network, q, loss, data, training, generator, "task", Progress())
+        q = fit(
+            *(network, q, method.regulariser, memory, data, training, generator, "", Progress()),
+            criterion=gaussian_nll,
+        )
         exact_mean, exact_variance = exact_posterior(x, y, exact_mean, exact_variance)
         std = exact_variance.sqrt()
         assert ((q.mean - exact_mean).abs() < 0.1 * std).all()
@@ -69,5 +66,5 @@ def test_the_weight_of_the_kl(scale: str, expected: float) -> None:
     method = VCL(beta=0.5, kl_scale=scale)
     network = BayesianNetwork(nn.Linear(4, 1))
     q, p = network.initial(0.1), network.initial(1.0)
-    found = method.scaled_kl(q, p, 40)
+    found = method.scaled_kl(q, p, torch.tensor(40.0))
     torch.testing.assert_close(found, expected * kl(q, p))

@@ -39,7 +39,9 @@ class Batch:
         return self._nll(q, None)
 
     def _nll(self, q: MeanField, generator: torch.Generator | None) -> Tensor:
-        output = self.network(q, self.x, self.head, generator=generator, training=True)
+        return self.nll_of(self.network(q, self.x, self.head, generator=generator, training=True))
+
+    def nll_of(self, output: Tensor) -> Tensor:
         return self.criterion(output[:, : self.outputs], self.y)
 
 
@@ -52,6 +54,7 @@ def minibatches(
     data: Sequence[Examples],
     batch_size: int,
     generator: torch.Generator,
+    criterion: Criterion = F.cross_entropy,
 ) -> Iterator[Batch]:
     """One epoch in random order. A batch holds examples of one head, possibly of many tasks.
 
@@ -67,7 +70,7 @@ def minibatches(
         group, index = plan[position]
         x, y = _gather(group, index)
         outputs = max(examples.outputs for examples in group)
-        yield Batch(network, generator, x, y, group[0].head, outputs, total)
+        yield Batch(network, generator, x, y, group[0].head, outputs, total, criterion)
 
 
 def _by_head(data: Sequence[Examples]) -> list[list[Examples]]:

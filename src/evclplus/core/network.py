@@ -7,8 +7,9 @@ local reparameterisation trick); every other floating parameter is sampled as a 
 import copy
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import log
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +34,9 @@ class LocalLayer(nn.Module, ABC):
     """
 
     means: dict[str, Tensor]
-    stds: dict[str, Tensor]
+    variances: dict[str, Tensor]
     generator: torch.Generator | None
+    sink: "Sink | None"
     calls: int
     sampled: dict[str, Tensor]
 
@@ -45,42 +47,51 @@ class LocalLayer(nn.Module, ABC):
     def load(
         self,
         means: dict[str, Tensor],
-        stds: dict[str, Tensor],
+        variances: dict[str, Tensor],
         generator: torch.Generator | None,
+        sink: "Sink | None" = None,
     ) -> None:
-        """Set the weights of the next forward pass. Without a generator it is the mean's."""
-        self.means, self.stds, self.generator = means, stds, generator
+        """Set the weights of the next forward pass. Without a generator it is the mean's. With
+        a sink, gradients go there instead of through the weights."""
+        self.means, self.variances, self.generator, self.sink = means, variances, generator, sink
         self.sampled, self.calls = {}, 0
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
+        if self.sink is not None:
+            return self.sink.forward(self, x)
         mean = self.operation(x, self.means["weight"], self.means.get("bias"))
-        if self.generator is None or not self.stds:
+        if self.generator is None or not self.variances:
             return mean
-        return mean + self._std_of_output(x) * _noise_like(mean, self.generator)
+        return mean + self.output_variance(x).sqrt() * noise_like(mean, self.generator)
 
-    def _std_of_output(self, x: Tensor) -> Tensor:
-        variances = {name: std.square() for name, std in self.stds.items()}
-        weight = variances.get("weight")
+    def output_variance(self, x: Tensor) -> Tensor:
+        weight = self.variances.get("weight")
         if weight is None:
             weight = torch.zeros_like(self.means["weight"])
-        variance = self.operation(x.square(), weight, variances.get("bias"))
-        if "bias" not in variances:
-            # An input of zeros has no variance; the square root's slope there is infinite.
-            variance = variance.clamp_min(SMALLEST_VARIANCE)
-        return variance.sqrt()
+        variance = self.operation(x.square(), weight, self.variances.get("bias"))
+        if "bias" in self.variances:
+            return variance
+        # An input of zeros has no variance; the square root's slope there is infinite.
+        return variance.clamp_min(SMALLEST_VARIANCE)
 
     def draw(self, name: str) -> Tensor | None:
         """A sampled weight, for modules that read a layer's weight instead of calling it."""
         if name not in self.means:
             return None
         if name not in self.sampled:
-            self.sampled[name] = _draw(self.means[name], self.stds.get(name), self.generator)
+            self.sampled[name] = _draw(self.means[name], self.variances.get(name), self.generator)
         return self.sampled[name]
 
     # Data descriptors on the class come before the parameters an nn.Module keeps by name.
     weight = property(lambda self: self.draw("weight"))
     bias = property(lambda self: self.draw("bias"))
+
+
+class Sink(Protocol):
+    """Computes a layer's output and takes its gradients, see core/step.py."""
+
+    def forward(self, layer: LocalLayer, x: Tensor) -> Tensor: ...
 
 
 class LocalLinear(LocalLayer, nn.Linear):
@@ -113,14 +124,14 @@ LOCAL_LAYERS: dict[type[nn.Module], type[LocalLayer]] = {
 }
 
 
-def _noise_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
+def noise_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device=tensor.device)
 
 
-def _draw(mean: Tensor, std: Tensor | None, generator: torch.Generator | None) -> Tensor:
-    if std is None or generator is None:
+def _draw(mean: Tensor, variance: Tensor | None, generator: torch.Generator | None) -> Tensor:
+    if variance is None or generator is None:
         return mean
-    return mean + std * _noise_like(mean, generator)
+    return mean + variance.sqrt() * noise_like(mean, generator)
 
 
 class BayesianNetwork:
@@ -184,31 +195,35 @@ class BayesianNetwork:
     ) -> Tensor:
         """The output under weights drawn from q; without a generator, under q's mean."""
         means = self.layout.named(q.mean)
-        stds = {} if generator is None else self.layout.named(q.log_std.exp())
-        return self.call(means, stds, x, head, generator, training)
+        variances = {} if generator is None else self.layout.named(q.variance)
+        return self.call(means, variances, x, head, generator, training)
 
     def call(
         self,
         means: dict[str, Tensor],
-        stds: dict[str, Tensor],
+        variances: dict[str, Tensor],
         x: Tensor,
         head: int = 0,
         generator: torch.Generator | None = None,
         training: bool = False,
+        sinks: Mapping[str, Sink] | None = None,
     ) -> Tensor:
-        """The output under weights given by name, drawn with `stds` if there is a generator."""
+        """The output under weights given by name, drawn if there is a generator."""
         if self.skeleton.training != training:
             self.skeleton.train(training)
         for path, layer in self.local_layers.items():
-            layer.load(*_of_layer(path, layer, means, stds), generator)
+            sink = None if sinks is None else sinks.get(path)
+            layer.load(*_of_layer(path, layer, means, variances), generator, sink)
         values = {
-            name: _draw(mean, stds.get(name), generator)
+            name: _draw(mean, variances.get(name), generator)
             for name, mean in means.items()
             if name.rpartition(".")[0] not in self.local_layers
         }
         try:
             inputs = (x, head) if self.has_heads else (x,)
-            output: Tensor = functional_call(self.skeleton, values, inputs)
+            output: Tensor = (
+                functional_call(self.skeleton, values, inputs) if values else self.skeleton(*inputs)
+            )
             reused = [path for path, layer in self.local_layers.items() if layer.calls > 1]
         finally:
             for layer in self.local_layers.values():
@@ -221,7 +236,7 @@ class BayesianNetwork:
             layer = self.local_layers.pop(path)
             plain = {local: plain for plain, local in LOCAL_LAYERS.items()}[type(layer)]
             layer.__class__ = plain  # type: ignore[assignment]
-        return self.call(means, stds, x, head, generator, training)
+        return self.call(means, variances, x, head, generator, training, sinks)
 
 
 def _copy(module: nn.Module) -> nn.Module:
@@ -280,11 +295,11 @@ def _make_layers_local(skeleton: nn.Module) -> dict[str, LocalLayer]:
 
 
 def _of_layer(
-    path: str, layer: nn.Module, means: dict[str, Tensor], stds: dict[str, Tensor]
+    path: str, layer: nn.Module, means: dict[str, Tensor], variances: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The means and stds of one layer's own parameters; frozen ones keep their value."""
+    """The means and variances of a layer's own parameters; frozen ones keep their value."""
     prefix = f"{path}." if path else ""
     own = {name: value for name, value in layer._parameters.items() if value is not None}
     layer_means = {name: means.get(prefix + name, value) for name, value in own.items()}
-    layer_stds = {name: stds[prefix + name] for name in own if prefix + name in stds}
-    return layer_means, layer_stds
+    layer_variances = {name: variances[prefix + name] for name in own if prefix + name in variances}
+    return layer_means, layer_variances

@@ -49,21 +49,25 @@ class Memory:
     tasks: int = 0
 
 
-Loss = Callable[[MeanField, Batch], Terms]
+Regulariser = Callable[[MeanField, Memory, Tensor], dict[str, Tensor]]
+"""The named terms of a loss that depend on the weights alone, from q, what is kept, and the
+number of training examples."""
 
 
 class Fit(Protocol):
-    """Train q on data by minimising a loss; the learner hands this to a method."""
+    """Train q on data by minimising nll + regulariser; the learner hands this to a method."""
 
     def __call__(
         self,
         network: BayesianNetwork,
         q: MeanField,
-        loss: Loss,
+        regulariser: Regulariser | None,
+        memory: Memory,
         data: Sequence[Examples],
         *,
         purpose: str,
         epochs: int | None = None,
+        at_mean: bool = False,
     ) -> MeanField: ...
 
 
@@ -86,9 +90,9 @@ class Lesson:
 
 class Method(Settings, ABC):
     """Hyper-parameters and pure functions. Method files read in one order: the equation, the
-    memory it keeps, loss, consolidate.
+    memory it keeps, regulariser, consolidate.
 
-    For each task the learner calls gather, prepare, then minimises loss, then consolidate;
+    For each task the learner calls gather, prepare, then minimises the loss, then consolidate;
     before it predicts it calls recall.
     """
 
@@ -128,8 +132,14 @@ class Method(Settings, ABC):
         return q, memory
 
     @abstractmethod
+    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
+        """What is added to the likelihood, by name: kl, penalty, or nothing."""
+
     def loss(self, q: MeanField, memory: Memory, batch: Batch) -> Terms:
-        """What training minimises."""
+        """What training minimises: nll + kl + penalty. This is the definition; the training loop
+        computes the same gradients faster, and tests hold the two together."""
+        examples = torch.as_tensor(batch.total, dtype=q.mean.dtype)
+        return Terms(batch.nll(q), **self.regulariser(q, memory, examples))
 
     def consolidate(self, q: MeanField, memory: Memory, lesson: Lesson) -> Memory:
         """What to keep of a task."""

@@ -14,13 +14,12 @@ import torch
 from pydantic import Field, SerializeAsAny
 from torch import Tensor
 
-from evclplus.core.batches import Batch
 from evclplus.core.coresets import k_center, random_subset
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.network import BayesianNetwork
 from evclplus.errors import DataError
-from evclplus.methods.base import Fit, Lesson, Memory, Method, Terms
+from evclplus.methods.base import Fit, Lesson, Memory, Method
 
 SELECTIONS: dict[str, Callable[[Tensor, int, torch.Generator], Tensor]] = {
     "random": random_subset,
@@ -87,8 +86,8 @@ class Coreset(Method):
     def prepare(self, q: MeanField, memory: Memory, lesson: Lesson) -> tuple[MeanField, Memory]:
         return self.method.prepare(q, memory, lesson)
 
-    def loss(self, q: MeanField, memory: Memory, batch: Batch) -> Terms:
-        return self.method.loss(q, memory, batch)
+    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
+        return self.method.regulariser(q, memory, examples)
 
     def consolidate(self, q: MeanField, memory: Memory, lesson: Lesson) -> Memory:
         return self.method.consolidate(q, memory, lesson)
@@ -105,8 +104,13 @@ class Coreset(Method):
             lesson = Lesson(network, coresets, everything, everything, torch.Generator(), fit)
             q, memory = self.method.prepare(q, Memory(prior=q.clone()), lesson)
 
-        def loss(q: MeanField, batch: Batch) -> Terms:
-            return self.method.loss(q, memory, batch)
-
-        q = fit(network, q, loss, coresets, purpose=f"recall {head}", epochs=self.coreset_epochs)
+        q = fit(
+            network,
+            q,
+            self.method.regulariser,
+            memory,
+            coresets,
+            purpose=f"recall {head}",
+            epochs=self.coreset_epochs,
+        )
         return network, q

@@ -15,10 +15,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from evclplus.core.batches import Batch
 from evclplus.core.gaussian import MeanField
 from evclplus.core.penalties import elastic_mean, elastic_variance
-from evclplus.methods.base import Memory, Terms
+from evclplus.methods.base import Memory
 from evclplus.methods.elastic import Elastic
 from evclplus.methods.variational import Variational
 
@@ -28,12 +27,11 @@ class EVCL(Elastic, Variational):
 
     name: ClassVar[str] = "evcl"
 
-    def loss(self, q: MeanField, memory: Memory, batch: Batch) -> Terms:
-        return Terms(
-            nll=batch.nll(q),
-            kl=self.scaled_kl(q, memory.prior, batch.total),
-            penalty=None if memory.fisher is None else self.penalty(q, memory.prior, memory.fisher),
-        )
+    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
+        terms = {"kl": self.scaled_kl(q, memory.prior, examples)}
+        if memory.fisher is not None:
+            terms["penalty"] = self.penalty(q, memory.prior, memory.fisher)
+        return terms
 
     def penalty(self, q: MeanField, previous: MeanField, fisher: Tensor) -> Tensor:
         means = elastic_mean(q.mean, previous.mean, fisher, self.lam)

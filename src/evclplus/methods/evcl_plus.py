@@ -18,10 +18,9 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from evclplus.core.batches import Batch
 from evclplus.core.gaussian import MeanField
 from evclplus.core.penalties import Norm, asymmetric_variance, elastic_mean, has_grown
-from evclplus.methods.base import Memory, Terms
+from evclplus.methods.base import Memory
 from evclplus.methods.elastic import Elastic
 from evclplus.methods.variational import Variational
 
@@ -36,12 +35,11 @@ class EVCLPlus(Elastic, Variational):
         "weight", description="compare variances weight by weight, or by each tensor's L2 norm"
     )
 
-    def loss(self, q: MeanField, memory: Memory, batch: Batch) -> Terms:
-        return Terms(
-            nll=batch.nll(q),
-            kl=self.scaled_kl(q, memory.prior, batch.total),
-            penalty=None if memory.fisher is None else self.penalty(q, memory.prior, memory.fisher),
-        )
+    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
+        terms = {"kl": self.scaled_kl(q, memory.prior, examples)}
+        if memory.fisher is not None:
+            terms["penalty"] = self.penalty(q, memory.prior, memory.fisher)
+        return terms
 
     def penalty(self, q: MeanField, previous: MeanField, fisher: Tensor) -> Tensor:
         means = elastic_mean(q.mean, previous.mean, fisher, self.lam)

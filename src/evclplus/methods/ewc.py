@@ -8,10 +8,11 @@ Fisher and no penalty.
 
 from typing import ClassVar
 
-from evclplus.core.batches import Batch
+from torch import Tensor
+
 from evclplus.core.gaussian import MeanField
 from evclplus.core.penalties import elastic_mean
-from evclplus.methods.base import Memory, Terms
+from evclplus.methods.base import Memory
 from evclplus.methods.elastic import Elastic
 
 
@@ -20,8 +21,7 @@ class EWC(Elastic):
 
     name: ClassVar[str] = "ewc"
 
-    def loss(self, q: MeanField, memory: Memory, batch: Batch) -> Terms:
+    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
         if memory.fisher is None:
-            return Terms(nll=batch.nll(q))
-        penalty = elastic_mean(q.mean, memory.prior.mean, memory.fisher, self.lam)
-        return Terms(nll=batch.nll(q), penalty=penalty)
+            return {}
+        return {"penalty": elastic_mean(q.mean, memory.prior.mean, memory.fisher, self.lam)}

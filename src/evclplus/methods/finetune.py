@@ -5,9 +5,10 @@ minimise  -log p(y|x, theta)
 
 from typing import ClassVar
 
-from evclplus.core.batches import Batch
+from torch import Tensor
+
 from evclplus.core.gaussian import MeanField
-from evclplus.methods.base import Memory, Method, Terms
+from evclplus.methods.base import Memory, Method
 
 
 class FineTune(Method):
@@ -15,5 +16,5 @@ class FineTune(Method):
 
     name: ClassVar[str] = "finetune"
 
-    def loss(self, q: MeanField, memory: Memory, batch: Batch) -> Terms:
-        return Terms(nll=batch.nll(q))
+    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
+        return {}

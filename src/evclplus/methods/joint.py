@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
-from evclplus.core.batches import Batch
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
-from evclplus.methods.base import Lesson, Memory, Method, Terms
+from evclplus.methods.base import Lesson, Memory, Method
 
 
 class Joint(Method):
@@ -31,5 +31,5 @@ class Joint(Method):
     def prepare(self, q: MeanField, memory: Memory, lesson: Lesson) -> tuple[MeanField, Memory]:
         return self.initial(lesson.network), memory
 
-    def loss(self, q: MeanField, memory: Memory, batch: Batch) -> Terms:
-        return Terms(nll=batch.nll(q))
+    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
+        return {}

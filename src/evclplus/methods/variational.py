@@ -7,10 +7,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from evclplus.core.batches import Batch
 from evclplus.core.gaussian import MeanField, kl
 from evclplus.core.network import BayesianNetwork
-from evclplus.methods.base import Lesson, Memory, Method, Terms
+from evclplus.methods.base import Lesson, Memory, Method
 
 
 class Variational(Method):
@@ -52,21 +51,23 @@ class Variational(Method):
         """Before the first task, maximum likelihood sets the means. Weights that come into use
         get the first prior; all others keep their last posterior as prior."""
         if memory.tasks == 0 and self.start == "mle":
-            epochs = self.start_epochs
+            # The mean network by itself: no regulariser, and the variances stay.
             q = lesson.fit(
-                lesson.network, q, _likelihood_only, lesson.data, purpose="start", epochs=epochs
+                lesson.network,
+                q,
+                None,
+                memory,
+                lesson.data,
+                purpose="start",
+                epochs=self.start_epochs,
+                at_mean=True,
             )
         prior = memory.prior.replaced(lesson.new, 0.0, self.prior_variance)
         if self.prior_mean == "mle":
             prior = replace(prior, mean=torch.where(lesson.new, q.mean, prior.mean))
         return q, replace(memory, prior=prior)
 
-    def scaled_kl(self, q: MeanField, prior: MeanField, examples: int) -> Tensor:
+    def scaled_kl(self, q: MeanField, prior: MeanField, examples: Tensor) -> Tensor:
         """(beta / N) KL(q || prior): the negative ELBO over the number of examples."""
         scale = self.beta / examples if self.kl_scale == "examples" else self.beta
         return scale * kl(q, prior)
-
-
-def _likelihood_only(q: MeanField, batch: Batch) -> Terms:
-    """The loss of the maximum-likelihood start: the mean network, no regulariser."""
-    return Terms(nll=batch.nll_at_mean(q))

@@ -7,9 +7,10 @@ It keeps the last posterior, which is the next prior.
 
 from typing import ClassVar
 
-from evclplus.core.batches import Batch
+from torch import Tensor
+
 from evclplus.core.gaussian import MeanField
-from evclplus.methods.base import Memory, Terms
+from evclplus.methods.base import Memory
 from evclplus.methods.variational import Variational
 
 
@@ -18,5 +19,5 @@ class VCL(Variational):
 
     name: ClassVar[str] = "vcl"
 
-    def loss(self, q: MeanField, memory: Memory, batch: Batch) -> Terms:
-        return Terms(nll=batch.nll(q), kl=self.scaled_kl(q, memory.prior, batch.total))
+    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
+        return {"kl": self.scaled_kl(q, memory.prior, examples)}

@@ -1,0 +1,297 @@
+"""One training step over flat vectors: the likelihood's gradient, then regulariser and Adam.
+
+The readable loss is `Method.loss`. This file computes the same gradients with fewer passes:
+Linear and Conv write their gradients straight into two flat vectors, and the closed-form terms,
+their gradients and the optimiser share one pass that torch.compile can fuse.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from evclplus.core.batches import Batch
+from evclplus.core.gaussian import MeanField
+from evclplus.core.network import (
+    SMALLEST_VARIANCE,
+    BayesianNetwork,
+    LocalLayer,
+    noise_like,
+)
+
+FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
+"""Adam's constants, as everywhere."""
+
+
+class Vectors:
+    """What one training run moves: weights, gradients and Adam's moments, all flat.
+
+    `spread_gradient` is 2 d nll / d sigma^2. Times sigma^2 it is the gradient of log sigma, and
+    the factor 2 never has to be multiplied into activations.
+    """
+
+    def __init__(self, q: MeanField) -> None:
+        self.layout = q.layout
+        self.mean = q.mean.detach().clone()
+        self.log_std = q.log_std.detach().clone()
+        self.variance = (2 * self.log_std).exp()
+        self.mean_gradient = torch.zeros_like(self.mean)
+        self.spread_gradient = torch.zeros_like(self.log_std)
+        self.moments = (torch.zeros_like(self.mean), torch.zeros_like(self.mean))
+        self.spread_moments = (torch.zeros_like(self.log_std), torch.zeros_like(self.log_std))
+
+    def posterior(self) -> MeanField:
+        return MeanField(self.mean, self.log_std, self.layout)
+
+
+class LikelihoodGradient:
+    """The gradient of a minibatch's negative log-likelihood, left in `vectors`."""
+
+    def __init__(self, network: BayesianNetwork, vectors: Vectors, at_mean: bool) -> None:
+        self.network = network
+        self.at_mean = at_mean
+        self.means = network.layout.named(vectors.mean)
+        self.variances = {} if self.at_mean else network.layout.named(vectors.variance)
+        self.mean_gradients = network.layout.named(vectors.mean_gradient)
+        self.spread_gradients = (
+            {} if self.at_mean else network.layout.named(vectors.spread_gradient)
+        )
+        # A gradient must reach the first layer's function though its input is data.
+        self.anchor = torch.zeros((), device=vectors.mean.device, requires_grad=True)
+        self.sinks = {
+            path: LayerSink(path, self)
+            for path, layer in network.local_layers.items()
+            if _has_closed_form(path, layer, self.means, self.variances)
+        }
+        self.others = [name for name in self.means if name.rpartition(".")[0] not in self.sinks]
+
+    def __call__(self, batch: Batch) -> Tensor:
+        leaves = {name: self.means[name].detach().requires_grad_() for name in self.others}
+        spread_leaves = {
+            name: self.variances[name].detach().requires_grad_()
+            for name in self.others
+            if name in self.variances
+        }
+        generator = None if self.at_mean else batch.generator
+        for sink in self.sinks.values():
+            sink.used = False
+        output = self.network.call(
+            {**self.means, **leaves},
+            {**self.variances, **spread_leaves},
+            batch.x,
+            batch.head,
+            generator,
+            training=True,
+            sinks=self.sinks,
+        )
+        nll = batch.nll_of(output)
+        nll.backward()
+        for sink in self.sinks.values():
+            sink.clear_if_unused()
+        for name, leaf in leaves.items():
+            _copy_gradient(self.mean_gradients[name], leaf, 1.0)
+        for name, leaf in spread_leaves.items():
+            _copy_gradient(self.spread_gradients[name], leaf, 2.0)
+        return nll.detach()
+
+
+def _copy_gradient(target: Tensor, leaf: Tensor, factor: float) -> None:
+    if leaf.grad is None:  # a head that this batch did not use
+        target.zero_()
+    else:
+        torch.mul(leaf.grad, factor, out=target)
+
+
+def _has_closed_form(
+    path: str, layer: LocalLayer, means: dict[str, Tensor], variances: dict[str, Tensor]
+) -> bool:
+    """Whether all of a layer's weights are learned, all Gaussian or all points, and it is a
+    Linear or a Conv with plain zero padding."""
+    prefix = f"{path}." if path else ""
+    names = [prefix + name for name, value in layer._parameters.items() if value is not None]
+    learned = all(name in means for name in names)
+    alike = len({name in variances for name in names}) == 1
+    if isinstance(layer, _ConvNd):
+        plain = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+        return learned and alike and plain
+    return learned and alike and isinstance(layer, nn.Linear)
+
+
+class LayerSink:
+    """Where one layer's gradients go: views of the flat vectors."""
+
+    def __init__(self, path: str, owner: LikelihoodGradient) -> None:
+        prefix = f"{path}." if path else ""
+        self.anchor = owner.anchor
+        self.weight = owner.mean_gradients[prefix + "weight"]
+        self.bias = owner.mean_gradients.get(prefix + "bias")
+        self.spread_weight = owner.spread_gradients.get(prefix + "weight")
+        self.spread_bias = owner.spread_gradients.get(prefix + "bias")
+        self.used = False
+        self.clean = True
+
+    def forward(self, layer: LocalLayer, x: Tensor) -> Tensor:
+        self.used, self.clean = True, False
+        output: Tensor = _Local.apply(x, self.anchor, layer, self)
+        return output
+
+    def clear_if_unused(self) -> None:
+        """No gradient of an earlier batch may stay behind for a head this one did not use."""
+        if not self.used and not self.clean:
+            parts = (self.weight, self.bias, self.spread_weight, self.spread_bias)
+            for part in parts:
+                if part is not None:
+                    part.zero_()
+            self.clean = True
+
+
+class _Local(torch.autograd.Function):
+    """z = m + sqrt(v) * noise with m = W_mean x + b_mean and v = W_var x^2 + b_var.
+
+    Backward, for g = d nll / d z and d = g noise / sqrt(v), which is 2 d nll / d v:
+    the gradients are those of the layer for (x, g) and for (x^2, d), and
+    d nll / d x = W_mean' g + x * (W_var' d).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, anchor: Tensor, layer: LocalLayer, sink: LayerSink) -> Tensor:
+        weight, bias = layer.means["weight"], layer.means.get("bias")
+        output = layer.operation(x, weight, bias)
+        ctx.layer, ctx.sink, ctx.x, ctx.weight = layer, sink, x, weight
+        ctx.variance_weight = None
+        if layer.variances and layer.generator is not None:
+            ctx.variance_weight = layer.variances["weight"]
+            ctx.squared = x.square()
+            bias_variance = layer.variances.get("bias")
+            std = layer.operation(ctx.squared, ctx.variance_weight, bias_variance)
+            if bias_variance is None:
+                std.clamp_min_(SMALLEST_VARIANCE)
+            std.sqrt_()
+            noise = noise_like(output, layer.generator)
+            output.addcmul_(std, noise)
+            ctx.ratio = noise.div_(std)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (gradient,) = gradients
+        sink, needs_x = ctx.sink, ctx.needs_input_grad[0]
+        backward = _backward_linear if isinstance(ctx.layer, nn.Linear) else _backward_conv
+        to_x = backward(ctx.layer, ctx.x, gradient, ctx.weight, sink.weight, sink.bias, needs_x)
+        if ctx.variance_weight is not None:
+            spread = gradient * ctx.ratio
+            to_square = backward(
+                ctx.layer,
+                ctx.squared,
+                spread,
+                ctx.variance_weight,
+                sink.spread_weight,
+                sink.spread_bias,
+                needs_x,
+            )
+            if to_x is not None and to_square is not None:
+                to_x = torch.addcmul(to_x, ctx.x, to_square)
+        return to_x, None, None, None
+
+
+def _backward_linear(
+    layer: LocalLayer,
+    x: Tensor,
+    gradient: Tensor,
+    weight: Tensor,
+    to_weight: Tensor,
+    to_bias: Tensor | None,
+    needs_x: bool,
+) -> Tensor | None:
+    rows, columns = gradient.reshape(-1, gradient.shape[-1]), x.reshape(-1, x.shape[-1])
+    torch.mm(rows.t(), columns, out=to_weight)
+    if to_bias is not None:
+        torch.sum(rows, 0, out=to_bias)
+    return (rows @ weight).view(x.shape) if needs_x else None
+
+
+def _backward_conv(
+    layer: LocalLayer,
+    x: Tensor,
+    gradient: Tensor,
+    weight: Tensor,
+    to_weight: Tensor,
+    to_bias: Tensor | None,
+    needs_x: bool,
+) -> Tensor | None:
+    assert isinstance(layer, _ConvNd)
+    to_x, found_weight, found_bias = torch.ops.aten.convolution_backward(
+        gradient,
+        x,
+        weight,
+        None if to_bias is None else list(to_bias.shape),
+        layer.stride,
+        layer.padding,
+        layer.dilation,
+        False,
+        [0] * len(layer.kernel_size),
+        layer.groups,
+        [needs_x, True, to_bias is not None],
+    )
+    to_weight.copy_(found_weight)
+    if to_bias is not None:
+        to_bias.copy_(found_bias)
+    return to_x if needs_x else None
+
+
+Regulariser = Callable[[MeanField, Any, Tensor], dict[str, Tensor]]
+
+
+def update(
+    vectors: Vectors,
+    regulariser: Regulariser | None,
+    memory: Any,
+    examples: Tensor,
+    rates: Tensor,
+    clip_norm: float | None,
+    at_mean: bool,
+) -> dict[str, Tensor]:
+    """Add the regulariser's gradient to the likelihood's, make Adam's step and return the
+    regulariser's terms. All of it is elementwise and in place but for the sums.
+
+    `rates` are the learning rate and 1 - beta^t for Adam's two moments, as a tensor so that a
+    compiled update serves every step.
+    """
+    gradients = [vectors.mean_gradient]
+    if not at_mean:
+        gradients.append(vectors.variance * vectors.spread_gradient)
+    terms: dict[str, Tensor] = {}
+    if regulariser is not None:
+
+        def total(mean: Tensor, log_std: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            found = regulariser(MeanField(mean, log_std, vectors.layout), memory, examples)
+            return torch.stack(list(found.values())).sum(), found
+
+        slope = torch.func.grad(total, argnums=(0, 1), has_aux=True)
+        slopes, terms = slope(vectors.mean, vectors.log_std)
+        gradients = [a + b for a, b in zip(gradients, slopes, strict=False)]
+    if clip_norm is not None:
+        norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
+        factor = (clip_norm / (norm + 1e-6)).clamp_max(1.0)
+        gradients = [gradient * factor for gradient in gradients]
+    _adam(vectors.mean, gradients[0], *vectors.moments, rates)
+    if not at_mean:
+        _adam(vectors.log_std, gradients[1], *vectors.spread_moments, rates)
+        vectors.variance.copy_((2 * vectors.log_std).exp())
+    return terms
+
+
+def _adam(weights: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Tensor) -> None:
+    """Kingma and Ba, 2015, algorithm 1."""
+    first.mul_(FIRST_DECAY).add_(gradient * (1 - FIRST_DECAY))
+    second.mul_(SECOND_DECAY).add_(gradient.square() * (1 - SECOND_DECAY))
+    first_unbiased, second_unbiased = first / rates[1], second / rates[2]
+    weights.sub_(rates[0] * first_unbiased / (second_unbiased.sqrt() + EPSILON))
+
+
+def step_rates(learning_rate: float, step: int, like: Tensor) -> Tensor:
+    """The `rates` of an update; steps count from 1."""
+    values = [learning_rate, 1 - FIRST_DECAY**step, 1 - SECOND_DECAY**step]
+    return torch.tensor(values, dtype=like.dtype, device=like.device)

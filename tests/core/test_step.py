@@ -1,0 +1,233 @@
+"""The fast step against the definition: plain autograd of the readable loss, in float64."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import evclplus as ec
+from evclplus.config import Training
+from evclplus.core.batches import Batch, minibatches
+from evclplus.core.examples import Examples
+from evclplus.core.gaussian import MeanField
+from evclplus.core.heads import MultiHead
+from evclplus.core.network import BayesianNetwork
+from evclplus.core.step import LikelihoodGradient, Vectors, step_rates, update
+from evclplus.methods.base import Memory
+from evclplus.progress import Progress
+from evclplus.train import fit
+
+CLASSES = 3
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.output = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.output(self.layer(self.layer(x).tanh()).tanh())
+        return out
+
+
+def frozen() -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, CLASSES))
+    module[0].weight.requires_grad_(False)
+    return module
+
+
+MODULES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "mlp": (nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, CLASSES)), (4,)),
+    "no bias": (nn.Sequential(nn.Linear(4, 6, bias=False), nn.Tanh(), nn.Linear(6, 3)), (4,)),
+    "sequence": (nn.Sequential(nn.Linear(4, 2), nn.Tanh(), nn.Flatten(), nn.Linear(10, 3)), (5, 4)),
+    "conv": (
+        nn.Sequential(
+            nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2),
+            nn.ReLU(),
+            nn.Conv2d(4, 4, 2, dilation=2, bias=False),
+            nn.Flatten(),
+            nn.Linear(4, CLASSES),
+        ),
+        (2, 6, 6),
+    ),
+    "circular conv": (
+        nn.Sequential(
+            nn.Conv1d(2, 3, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(15, 3)
+        ),
+        (2, 5),
+    ),
+    "norms": (
+        nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.BatchNorm1d(4), nn.Linear(4, 3)),
+        (4,),
+    ),
+    "attention": (
+        nn.Sequential(
+            nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
+            nn.Flatten(),
+            nn.Linear(12, 3),
+        ),
+        (3, 4),
+    ),
+    "frozen": (frozen(), (4,)),
+    "twice": (Twice(), (4,)),
+}
+
+
+def posterior(network: BayesianNetwork) -> MeanField:
+    q = network.initial(1.0)
+    spread = torch.rand(q.log_std.shape, generator=torch.Generator().manual_seed(3)) - 2.0
+    return MeanField(q.mean, spread.to(q.mean.dtype), q.layout)
+
+
+def batch_for(network: BayesianNetwork, shape: tuple[int, ...], head: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(6, *shape, generator=generator, dtype=torch.float64)
+    y = torch.randint(0, CLASSES, (6,), generator=generator)
+    noise = torch.Generator().manual_seed(2)
+    return next(minibatches(network, [Examples(x, y, CLASSES, head)], 6, noise))
+
+
+def by_definition(q: MeanField, batch: Batch, at_mean: bool) -> tuple[Tensor, Tensor, Tensor]:
+    leaves = MeanField(
+        q.mean.clone().requires_grad_(), q.log_std.clone().requires_grad_(), q.layout
+    )
+    nll = batch.nll_at_mean(leaves) if at_mean else batch.nll(leaves)
+    found = torch.autograd.grad(nll, [leaves.mean, leaves.log_std], allow_unused=True)
+    mean, log_std = (
+        torch.zeros_like(v) if g is None else g
+        for g, v in zip(found, (q.mean, q.log_std), strict=True)
+    )
+    return nll.detach(), mean, log_std
+
+
+@pytest.mark.parametrize("at_mean", [False, True])
+@pytest.mark.parametrize("point", ["", "bias", "0."])
+@pytest.mark.parametrize("name", MODULES)
+def test_likelihood_gradient_equals_autograd(name: str, point: str, at_mean: bool) -> None:
+    module, shape = MODULES[name]
+    network = BayesianNetwork(
+        copy.deepcopy(module).double(), point=lambda n: bool(point) and point in n
+    )
+    q = posterior(network)
+    network(q, batch_for(network, shape).x)  # a layer that is called twice shows itself
+    expected = by_definition(q, batch_for(network, shape), at_mean)
+    vectors = Vectors(q)
+    nll = LikelihoodGradient(network, vectors, at_mean)(batch_for(network, shape))
+    torch.testing.assert_close(nll, expected[0], rtol=1e-12, atol=0)
+    torch.testing.assert_close(vectors.mean_gradient, expected[1], rtol=1e-9, atol=1e-13)
+    log_std_gradient = vectors.variance * vectors.spread_gradient
+    torch.testing.assert_close(log_std_gradient, expected[2], rtol=1e-9, atol=1e-13)
+
+
+def test_no_gradient_stays_behind_for_a_head_that_is_not_used() -> None:
+    heads = [nn.Linear(5, CLASSES), nn.Sequential(nn.LayerNorm(5), nn.Linear(5, CLASSES))]
+    network = BayesianNetwork(MultiHead(nn.Linear(4, 5), heads).double())
+    q = posterior(network)
+    vectors = Vectors(q)
+    likelihood = LikelihoodGradient(network, vectors, at_mean=False)
+    for head in (0, 1, 0):
+        likelihood(batch_for(network, (4,), head))
+        expected = by_definition(q, batch_for(network, (4,), head), at_mean=False)
+        torch.testing.assert_close(vectors.mean_gradient, expected[1], rtol=1e-9, atol=1e-13)
+
+
+METHODS: dict[str, ec.Method] = {
+    "evcl+": ec.EVCLPlus(lam=3.0, k=2.0),
+    "evcl+ by tensor": ec.EVCLPlus(lam=3.0, k=2.0, norm="tensor"),
+    "evcl": ec.EVCL(lam=3.0),
+    "vcl": ec.VCL(beta=0.3),
+    "ewc": ec.EWC(lam=3.0),
+    "finetune": ec.FineTune(),
+    "coreset": ec.Coreset(method=ec.EVCLPlus(lam=2.0)),
+}
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.01])
+@pytest.mark.parametrize("name", METHODS)
+def test_the_training_loop_equals_autograd_and_torch_adam(
+    name: str, clip_norm: float | None
+) -> None:
+    """Several steps on a second task: values, gradients and moments all have to be right."""
+    method = METHODS[name]
+    module, shape = MODULES["mlp"]
+    network = BayesianNetwork(copy.deepcopy(module).double(), point=lambda _: method.is_point)
+    q = posterior(network)
+    generator = torch.Generator().manual_seed(4)
+    fisher = torch.rand(len(q.mean), generator=generator, dtype=torch.float64)
+    prior = MeanField(q.mean + 0.1, q.log_std - 0.05, q.layout)
+    memory = Memory(prior, fisher, tasks=1)
+    data = [Examples(batch_for(network, shape).x, batch_for(network, shape).y, CLASSES)]
+    training = Training(epochs=5, batch_size=3, clip_norm=clip_norm, schedule="linear")
+    found = fit(
+        *(network, q, method.regulariser, memory, data, training),
+        *(torch.Generator().manual_seed(5), "", Progress()),
+    )
+
+    leaves = MeanField(q.mean.clone(), q.log_std.clone(), q.layout)
+    moved = [v.requires_grad_() for v in (leaves.mean, leaves.log_std) if len(v)]
+    optimiser = torch.optim.Adam(moved)
+    generator, step = torch.Generator().manual_seed(5), 0
+    for _ in range(5):
+        for batch in minibatches(network, data, 3, generator):
+            optimiser.param_groups[0]["lr"] = 1e-3 * (1 - step / 10)
+            optimiser.zero_grad()
+            method.loss(leaves, memory, batch).total.backward()
+            if clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(moved, clip_norm)
+            optimiser.step()
+            step += 1
+    torch.testing.assert_close(found.mean, leaves.mean.detach(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.log_std, leaves.log_std.detach(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["evcl+", "ewc", "vcl"])
+def test_the_compiled_update_equals_the_plain_one(name: str) -> None:
+    method = METHODS[name]
+    module, _ = MODULES["mlp"]
+    network = BayesianNetwork(copy.deepcopy(module).double(), point=lambda _: method.is_point)
+    q = posterior(network)
+    memory = Memory(MeanField(q.mean + 0.1, q.log_std - 0.05, q.layout), torch.rand_like(q.mean))
+    results = []
+    for function in (update, torch.compile(update, fullgraph=True, dynamic=True)):
+        vectors = Vectors(q)
+        vectors.mean_gradient.fill_(0.3)
+        vectors.spread_gradient.fill_(-0.2)
+        for step in (1, 2):
+            rates = step_rates(1e-2, step, like=q.mean)
+            terms = function(
+                *(vectors, method.regulariser, memory, torch.tensor(50.0).double(), rates, None),
+                method.is_point,
+            )
+        results.append((vectors.mean, vectors.log_std, vectors.variance, *terms.values()))
+    for plain, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(plain, compiled, rtol=1e-9, atol=1e-12)
+
+
+def test_without_a_compiler_training_goes_on_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A real failing compiler: inductor is pointed at a program that does not exist."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))
+    monkeypatch.setattr(torch._inductor.config, "fx_graph_cache", False)
+    module, shape = MODULES["mlp"]
+    network = BayesianNetwork(copy.deepcopy(module).double())
+    q, batch = posterior(network), batch_for(network, shape)
+    data = [Examples(batch.x, batch.y, CLASSES)]
+
+    def trained(compile: str) -> MeanField:
+        training = Training(epochs=2, batch_size=3, compile=compile)
+        return fit(
+            *(network, q, ec.VCL().regulariser, Memory(q.clone()), data, training),
+            *(torch.Generator().manual_seed(5), "", Progress()),
+        )
+
+    with caplog.at_level("WARNING", logger="evclplus"):
+        found = trained("on")
+    torch._dynamo.reset()
+    assert torch.equal(found.mean, trained("off").mean)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "evclplus"]
+    assert line.startswith("training goes on without torch.compile: ")
+    assert "\n" not in line
