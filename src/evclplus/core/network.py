@@ -8,6 +8,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from math import log
 from typing import Protocol
 
@@ -26,6 +27,31 @@ SMALLEST_VARIANCE = 1e-16
 """Below this the square root of a pre-activation's variance has no usable gradient."""
 
 
+@dataclass(slots=True)
+class Loaded:
+    """The weights of one layer for one forward pass, by name: weight, bias.
+
+    Without a generator the pass is the mean's. With a sink, gradients go there instead of
+    through the weights.
+    """
+
+    means: dict[str, Tensor]
+    variances: dict[str, Tensor]
+    generator: torch.Generator | None = None
+    sink: "Sink | None" = None
+    calls: int = 0
+    drawn: dict[str, Tensor] = field(default_factory=dict)
+
+
+NOTHING = Loaded({}, {})
+
+
+class Sink(Protocol):
+    """Computes a layer's output and takes its gradients, see core/step.py."""
+
+    def forward(self, layer: "LocalLayer", x: Tensor) -> Tensor: ...
+
+
 class LocalLayer(nn.Module, ABC):
     """A layer that samples its pre-activations instead of its weights.
 
@@ -33,65 +59,49 @@ class LocalLayer(nn.Module, ABC):
     E[W] x + E[b] and variance Var[W] x^2 + Var[b], independent across examples.
     """
 
-    means: dict[str, Tensor]
-    variances: dict[str, Tensor]
-    generator: torch.Generator | None
-    sink: "Sink | None"
-    calls: int
-    sampled: dict[str, Tensor]
+    loaded: Loaded
 
     @abstractmethod
     def operation(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The layer as a function of its input and weights."""
 
-    def load(
-        self,
-        means: dict[str, Tensor],
-        variances: dict[str, Tensor],
-        generator: torch.Generator | None,
-        sink: "Sink | None" = None,
-    ) -> None:
-        """Set the weights of the next forward pass. Without a generator it is the mean's. With
-        a sink, gradients go there instead of through the weights."""
-        self.means, self.variances, self.generator, self.sink = means, variances, generator, sink
-        self.sampled, self.calls = {}, 0
+    def load(self, weights: Loaded) -> None:
+        self.__dict__["loaded"] = weights  # nn.Module's own assignment is slow
 
     def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        if self.sink is not None:
-            return self.sink.forward(self, x)
-        mean = self.operation(x, self.means["weight"], self.means.get("bias"))
-        if self.generator is None or not self.variances:
+        loaded = self.loaded
+        loaded.calls += 1
+        if loaded.sink is not None:
+            return loaded.sink.forward(self, x)
+        mean = self.operation(x, loaded.means["weight"], loaded.means.get("bias"))
+        if loaded.generator is None or not loaded.variances:
             return mean
-        return mean + self.output_variance(x).sqrt() * noise_like(mean, self.generator)
+        return mean + self.output_variance(x).sqrt() * noise_like(mean, loaded.generator)
 
     def output_variance(self, x: Tensor) -> Tensor:
-        weight = self.variances.get("weight")
+        means, variances = self.loaded.means, self.loaded.variances
+        weight = variances.get("weight")
         if weight is None:
-            weight = torch.zeros_like(self.means["weight"])
-        variance = self.operation(x.square(), weight, self.variances.get("bias"))
-        if "bias" in self.variances:
+            weight = torch.zeros_like(means["weight"])
+        variance = self.operation(x.square(), weight, variances.get("bias"))
+        if "bias" in variances:
             return variance
         # An input of zeros has no variance; the square root's slope there is infinite.
         return variance.clamp_min(SMALLEST_VARIANCE)
 
     def draw(self, name: str) -> Tensor | None:
         """A sampled weight, for modules that read a layer's weight instead of calling it."""
-        if name not in self.means:
+        loaded = self.loaded
+        if name not in loaded.means:
             return None
-        if name not in self.sampled:
-            self.sampled[name] = _draw(self.means[name], self.variances.get(name), self.generator)
-        return self.sampled[name]
+        if name not in loaded.drawn:
+            variance = loaded.variances.get(name)
+            loaded.drawn[name] = _draw(loaded.means[name], variance, loaded.generator)
+        return loaded.drawn[name]
 
     # Data descriptors on the class come before the parameters an nn.Module keeps by name.
     weight = property(lambda self: self.draw("weight"))
     bias = property(lambda self: self.draw("bias"))
-
-
-class Sink(Protocol):
-    """Computes a layer's output and takes its gradients, see core/step.py."""
-
-    def forward(self, layer: LocalLayer, x: Tensor) -> Tensor: ...
 
 
 class LocalLinear(LocalLayer, nn.Linear):
@@ -206,37 +216,78 @@ class BayesianNetwork:
         head: int = 0,
         generator: torch.Generator | None = None,
         training: bool = False,
-        sinks: Mapping[str, Sink] | None = None,
     ) -> Tensor:
         """The output under weights given by name, drawn if there is a generator."""
-        if self.skeleton.training != training:
-            self.skeleton.train(training)
-        for path, layer in self.local_layers.items():
-            sink = None if sinks is None else sinks.get(path)
-            layer.load(*_of_layer(path, layer, means, variances), generator, sink)
-        values = {
+        layers = {
+            path: self.weights_of(path, means, variances, generator) for path in self.local_layers
+        }
+        values = self.drawn_values(means, variances, generator)
+        output = self.run(layers, values, x, head, training)
+        if output is not None:
+            return output
+        return self.call(means, variances, x, head, generator, training)
+
+    def weights_of(
+        self,
+        path: str,
+        means: dict[str, Tensor],
+        variances: dict[str, Tensor],
+        generator: torch.Generator | None,
+    ) -> Loaded:
+        """What a layer needs of the named weights; frozen parameters keep their value."""
+        prefix = f"{path}." if path else ""
+        parameters = self.local_layers[path]._parameters
+        own = {name: value for name, value in parameters.items() if value is not None}
+        return Loaded(
+            means={name: means.get(prefix + name, value) for name, value in own.items()},
+            variances={n: variances[prefix + n] for n in own if prefix + n in variances},
+            generator=generator,
+        )
+
+    def drawn_values(
+        self,
+        means: dict[str, Tensor],
+        variances: dict[str, Tensor],
+        generator: torch.Generator | None,
+    ) -> dict[str, Tensor]:
+        """Sampled weights for all parameters outside local layers."""
+        return {
             name: _draw(mean, variances.get(name), generator)
             for name, mean in means.items()
             if name.rpartition(".")[0] not in self.local_layers
         }
+
+    def run(
+        self,
+        layers: Mapping[str, Loaded],
+        values: dict[str, Tensor],
+        x: Tensor,
+        head: int,
+        training: bool,
+    ) -> Tensor | None:
+        """One forward pass, or None if it showed that a layer is called more than once.
+
+        Such a layer must use the same weights each time, which sampled pre-activations cannot
+        promise: from then on its weights are sampled instead.
+        """
+        if self.skeleton.training != training:
+            self.skeleton.train(training)
+        for path, layer in self.local_layers.items():
+            layer.load(layers[path])
+        inputs = (x, head) if self.has_heads else (x,)
         try:
-            inputs = (x, head) if self.has_heads else (x,)
             output: Tensor = (
                 functional_call(self.skeleton, values, inputs) if values else self.skeleton(*inputs)
             )
-            reused = [path for path, layer in self.local_layers.items() if layer.calls > 1]
         finally:
             for layer in self.local_layers.values():
-                layer.load({}, {}, None)
-        if not reused:
-            return output
-        # A layer called twice in one pass must use the same weights both times, which sampled
-        # pre-activations cannot promise: from now on its weights are sampled instead.
+                layer.load(NOTHING)
+        reused = [path for path, weights in layers.items() if weights.calls > 1]
         for path in reused:
             layer = self.local_layers.pop(path)
             plain = {local: plain for plain, local in LOCAL_LAYERS.items()}[type(layer)]
             layer.__class__ = plain  # type: ignore[assignment]
-        return self.call(means, variances, x, head, generator, training, sinks)
+        return None if reused else output
 
 
 def _copy(module: nn.Module) -> nn.Module:
@@ -289,17 +340,6 @@ def _make_layers_local(skeleton: nn.Module) -> dict[str, LocalLayer]:
         if type(layer) in LOCAL_LAYERS and learns and not shared:
             layer.__class__ = LOCAL_LAYERS[type(layer)]
             assert isinstance(layer, LocalLayer)
-            layer.load({}, {}, None)
+            layer.load(NOTHING)
             local_layers[path] = layer
     return local_layers
-
-
-def _of_layer(
-    path: str, layer: nn.Module, means: dict[str, Tensor], variances: dict[str, Tensor]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The means and variances of a layer's own parameters; frozen ones keep their value."""
-    prefix = f"{path}." if path else ""
-    own = {name: value for name, value in layer._parameters.items() if value is not None}
-    layer_means = {name: means.get(prefix + name, value) for name, value in own.items()}
-    layer_variances = {name: variances[prefix + name] for name in own if prefix + name in variances}
-    return layer_means, layer_variances

@@ -17,9 +17,11 @@ from evclplus.core.gaussian import MeanField
 from evclplus.core.network import (
     SMALLEST_VARIANCE,
     BayesianNetwork,
+    Loaded,
     LocalLayer,
     noise_like,
 )
+from evclplus.errors import ConversionError
 
 FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
 """Adam's constants, as everywhere."""
@@ -58,6 +60,7 @@ class LikelihoodGradient:
         self.spread_gradients = (
             {} if self.at_mean else network.layout.named(vectors.spread_gradient)
         )
+        self.all_layers = tuple(network.local_layers)
         # A gradient must reach the first layer's function though its input is data.
         self.anchor = torch.zeros((), device=vectors.mean.device, requires_grad=True)
         self.sinks = {
@@ -65,36 +68,48 @@ class LikelihoodGradient:
             for path, layer in network.local_layers.items()
             if _has_closed_form(path, layer, self.means, self.variances)
         }
+        self.layers = {
+            path: network.weights_of(path, self.means, self.variances, None) for path in self.sinks
+        }
+        for path, sink in self.sinks.items():
+            self.layers[path].sink = sink
         self.others = [name for name in self.means if name.rpartition(".")[0] not in self.sinks]
 
     def __call__(self, batch: Batch) -> Tensor:
-        leaves = {name: self.means[name].detach().requires_grad_() for name in self.others}
-        spread_leaves = {
+        generator = None if self.at_mean else batch.generator
+        means = {name: self.means[name].detach().requires_grad_() for name in self.others}
+        variances = {
             name: self.variances[name].detach().requires_grad_()
             for name in self.others
             if name in self.variances
         }
-        generator = None if self.at_mean else batch.generator
-        for sink in self.sinks.values():
-            sink.used = False
-        output = self.network.call(
-            {**self.means, **leaves},
-            {**self.variances, **spread_leaves},
-            batch.x,
-            batch.head,
-            generator,
-            training=True,
-            sinks=self.sinks,
-        )
+        layers = {path: self._layer(path, means, variances, generator) for path in self.all_layers}
+        values = self.network.drawn_values(means, variances, generator) if means else {}
+        output = self.network.run(layers, values, batch.x, batch.head, training=True)
+        if output is None:
+            raise ConversionError("a layer is called twice in some passes and once in others")
         nll = batch.nll_of(output)
         nll.backward()
-        for sink in self.sinks.values():
-            sink.clear_if_unused()
-        for name, leaf in leaves.items():
+        for path, sink in self.sinks.items():
+            sink.clear_if_unused(self.layers[path].calls)
+        for name, leaf in means.items():
             _copy_gradient(self.mean_gradients[name], leaf, 1.0)
-        for name, leaf in spread_leaves.items():
+        for name, leaf in variances.items():
             _copy_gradient(self.spread_gradients[name], leaf, 2.0)
         return nll.detach()
+
+    def _layer(
+        self,
+        path: str,
+        means: dict[str, Tensor],
+        variances: dict[str, Tensor],
+        generator: torch.Generator | None,
+    ) -> Loaded:
+        loaded = self.layers.get(path)
+        if loaded is None:
+            return self.network.weights_of(path, means, variances, generator)
+        loaded.generator, loaded.calls = generator, 0
+        return loaded
 
 
 def _copy_gradient(target: Tensor, leaf: Tensor, factor: float) -> None:
@@ -129,17 +144,16 @@ class LayerSink:
         self.bias = owner.mean_gradients.get(prefix + "bias")
         self.spread_weight = owner.spread_gradients.get(prefix + "weight")
         self.spread_bias = owner.spread_gradients.get(prefix + "bias")
-        self.used = False
         self.clean = True
 
     def forward(self, layer: LocalLayer, x: Tensor) -> Tensor:
-        self.used, self.clean = True, False
+        self.clean = False
         output: Tensor = _Local.apply(x, self.anchor, layer, self)
         return output
 
-    def clear_if_unused(self) -> None:
+    def clear_if_unused(self, calls: int) -> None:
         """No gradient of an earlier batch may stay behind for a head this one did not use."""
-        if not self.used and not self.clean:
+        if calls == 0 and not self.clean:
             parts = (self.weight, self.bias, self.spread_weight, self.spread_bias)
             for part in parts:
                 if part is not None:
@@ -157,19 +171,20 @@ class _Local(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, anchor: Tensor, layer: LocalLayer, sink: LayerSink) -> Tensor:
-        weight, bias = layer.means["weight"], layer.means.get("bias")
+        loaded = layer.loaded
+        weight, bias = loaded.means["weight"], loaded.means.get("bias")
         output = layer.operation(x, weight, bias)
         ctx.layer, ctx.sink, ctx.x, ctx.weight = layer, sink, x, weight
         ctx.variance_weight = None
-        if layer.variances and layer.generator is not None:
-            ctx.variance_weight = layer.variances["weight"]
+        if loaded.variances and loaded.generator is not None:
+            ctx.variance_weight = loaded.variances["weight"]
             ctx.squared = x.square()
-            bias_variance = layer.variances.get("bias")
+            bias_variance = loaded.variances.get("bias")
             std = layer.operation(ctx.squared, ctx.variance_weight, bias_variance)
             if bias_variance is None:
                 std.clamp_min_(SMALLEST_VARIANCE)
             std.sqrt_()
-            noise = noise_like(output, layer.generator)
+            noise = noise_like(output, loaded.generator)
             output.addcmul_(std, noise)
             ctx.ratio = noise.div_(std)
         return output
