@@ -312,15 +312,15 @@ class Learner:
         draws = None
         if self.method.averages_samples:
             draws = generator(self.seed, len(self.learned), "predict", head)
-        passes = samples if draws is not None else 1
         probabilities, entropies = [], []
         for part in x.split(PREDICTION_BATCH):
-            outcomes = [
-                network(q, part, head, generator=draws)[:, :outputs].softmax(1)
-                for _ in range(passes)
-            ]
-            probabilities.append(sum(outcomes[1:], outcomes[0]) / passes)
-            entropies.append(torch.stack([entropy(p) for p in outcomes]).mean(0))
+            if draws is None:
+                logits = network(q, part, head)[None]
+            else:
+                logits = torch.stack(list(network.samples(q, part, head, draws, samples)))
+            outcomes = logits[:, :, :outputs].softmax(2)
+            probabilities.append(outcomes.mean(0))
+            entropies.append(entropy(outcomes).mean(0))
         return torch.cat(probabilities), torch.cat(entropies)
 
     def _predictor(self, head: int) -> tuple[BayesianNetwork, MeanField]:

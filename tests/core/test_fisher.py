@@ -91,13 +91,15 @@ MODULES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 }
 
 
-def loop(module: nn.Module, x: Tensor, y: Tensor, labels: Labels) -> dict[str, Tensor]:
+def loop(
+    module: nn.Module, x: Tensor, y: Tensor, labels: Labels, classes: int = CLASSES
+) -> dict[str, Tensor]:
     """The definition, one example and one label at a time, by autograd."""
     module.eval()
     total = {name: torch.zeros_like(value) for name, value in module.named_parameters()}
     for example, label in zip(x, y, strict=True):
         log_probabilities = F.log_softmax(module(example[None]), dim=1)[0]
-        chosen = range(CLASSES) if labels == "exact" else [int(label)]
+        chosen = range(classes) if labels == "exact" else [int(label)]
         for c in chosen:
             weight = log_probabilities[c].exp().item() if labels == "exact" else 1.0
             gradients = torch.autograd.grad(
@@ -129,6 +131,18 @@ def test_fisher_equals_a_loop_over_examples(name: str, labels: Labels) -> None:
     expected = loop(module, x, y, labels)
     for parameter, value in network.layout.named(fisher).items():
         assert torch.count_nonzero(value) > 0, parameter
+        torch.testing.assert_close(value, expected[parameter], rtol=1e-9, atol=1e-14)
+
+
+def test_two_classes_take_one_gradient_and_give_the_same() -> None:
+    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.LayerNorm(6), nn.Linear(6, 2)).double()
+    x, y = data("linear", (4,))
+    network = BayesianNetwork(module)
+    fisher = diagonal_fisher(
+        network, network.initial(1.0), Examples(x, y % 2, 2), torch.Generator()
+    )
+    expected = loop(module, x, y % 2, "exact", classes=2)
+    for parameter, value in network.layout.named(fisher).items():
         torch.testing.assert_close(value, expected[parameter], rtol=1e-9, atol=1e-14)
 
 

@@ -112,6 +112,29 @@ def test_prediction_without_gradients_samples_every_weight_too() -> None:
     torch.testing.assert_close(fused.std(0).mean(), called.std(0).mean(), rtol=0.1, atol=0)
 
 
+@pytest.mark.parametrize("name", ["mlp", "conv", "attention", "twice"])
+def test_samples_are_what_single_passes_give(name: str) -> None:
+    """Sharing the first layer's products changes no draw."""
+    torch.manual_seed(0)
+    module, shape = {
+        "mlp": (nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)), (2, 3)),
+        "conv": (nn.Sequential(nn.Conv1d(2, 3, 2), nn.BatchNorm1d(3), nn.Flatten()), (2, 3)),
+        "attention": (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (3, 4)),
+        "twice": (Twice(), (4,)),
+    }[name]
+    x = torch.randn(5, *shape, generator=draws(1))
+    with torch.no_grad():
+        network = BayesianNetwork(module)
+        q = posterior(network)
+        network(q, x)
+        together = list(network.samples(q, x, 0, draws(2), 3))
+        generator = draws(2)
+        singly = [network(q, x, generator=generator) for _ in range(3)]
+    for one, other in zip(together, singly, strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(together[0], together[1])
+
+
 def test_the_user_module_draws_nothing_from_the_global_state() -> None:
     torch.manual_seed(0)
     network = BayesianNetwork(nn.Linear(3, 2))

@@ -76,31 +76,40 @@ def _squared_gradients(
     squares = layout.named(result)
     with torch.enable_grad(), _recorded(network, closed_form) as record:
         logits = network.call(means, {}, x, head)[:, :outputs]
-        log_probabilities = F.log_softmax(logits, dim=1)
     others = [name for name in layout.names if name.rpartition(".")[0] not in closed_form]
-    for target, weight in _weighted_labels(log_probabilities.detach(), y, labels, generator):
-        for path, gradient in _output_gradients(log_probabilities, target, record).items():
+    for direction, weight in _directions(logits.detach(), y, labels, generator):
+        for path, gradient in _output_gradients(logits, direction, record).items():
             received = record[path][0].detach()
             _add_layer(squares, path, network.local_layers[path], received, gradient, weight)
         if others:
-            per_example = _gradients_of(network, means, others, x, target, head, outputs)
+            per_example = _gradients_of(network, means, others, x, direction, head)
             for name, gradient in per_example.items():
                 squares[name] += torch.einsum("n,n...->...", weight, gradient.square())
     return result
 
 
-def _weighted_labels(
-    log_probabilities: Tensor, y: Tensor, labels: Labels, generator: torch.Generator
+def _directions(
+    logits: Tensor, y: Tensor, labels: Labels, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The labels to differentiate, each with its weight for every example."""
+    """What to differentiate: directions in the logits' space, each with a weight per example.
+
+    The gradient of log p(c|x) is that of the logits along e_c - p. With two classes the exact
+    expectation is p_0 p_1 times the square of one gradient, along (-1, 1).
+    """
+    probabilities = logits.softmax(1)
+    if labels == "exact" and logits.shape[1] == 2:
+        yield torch.tensor([-1.0, 1.0]).to(logits).expand_as(logits), probabilities.prod(1)
+        return
     if labels == "exact":
-        for label, probability in enumerate(log_probabilities.exp().unbind(1)):
-            yield torch.full_like(y, label), probability
+        choices = [torch.full_like(y, label) for label in range(logits.shape[1])]
     elif labels == "sampled":
-        drawn = torch.multinomial(log_probabilities.exp(), 1, generator=generator).squeeze(1)
-        yield drawn, torch.ones_like(log_probabilities[:, 0])
+        choices = [torch.multinomial(probabilities, 1, generator=generator).squeeze(1)]
     else:
-        yield y, torch.ones_like(log_probabilities[:, 0])
+        choices = [y]
+    for choice in choices:
+        one_hot = F.one_hot(choice, logits.shape[1])
+        weight = (one_hot * probabilities).sum(1) if labels == "exact" else one_hot.sum(1)
+        yield one_hot - probabilities, weight.to(logits.dtype)
 
 
 # Closed form: what a Linear or Conv received and the gradient of what it gave are enough.
@@ -147,15 +156,14 @@ def _recorded(network: BayesianNetwork, paths: set[str]) -> Iterator[Record]:
             handle.remove()
 
 
-def _output_gradients(
-    log_probabilities: Tensor, target: Tensor, record: Record
-) -> dict[str, Tensor]:
-    """The gradient of log p(target|x) at each layer's output, a row per example."""
+def _output_gradients(logits: Tensor, direction: Tensor, record: Record) -> dict[str, Tensor]:
+    """The gradient of the logits along a direction at each layer's output, a row per example."""
     if not record:
         return {}
-    chosen = log_probabilities.gather(1, target[:, None]).sum()
     outputs = [output for _, output in record.values()]
-    gradients = torch.autograd.grad(chosen, outputs, retain_graph=True, allow_unused=True)
+    gradients = torch.autograd.grad(
+        logits, outputs, direction, retain_graph=True, allow_unused=True
+    )
     pairs = zip(record, gradients, strict=True)
     return {path: gradient for path, gradient in pairs if gradient is not None}
 
@@ -227,25 +235,24 @@ def _gradients_of(
     means: dict[str, Tensor],
     names: list[str],
     x: Tensor,
-    target: Tensor,
+    direction: Tensor,
     head: int,
-    outputs: int,
 ) -> dict[str, Tensor]:
-    """Each example's gradient of log p(target|x), for the named parameters."""
+    """Each example's gradient of its logits along its direction, for the named parameters."""
     constants = {name: value.detach() for name, value in means.items()}
 
-    def log_probability(chosen: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
-        logits = network.call({**constants, **chosen}, {}, one[None], head)[0, :outputs]
-        return F.log_softmax(logits, dim=0).gather(0, label[None]).squeeze(0)
+    def along(chosen: dict[str, Tensor], one: Tensor, direction: Tensor) -> Tensor:
+        logits = network.call({**constants, **chosen}, {}, one[None], head)[0]
+        return (logits[: len(direction)] * direction).sum()
 
     chosen = {name: constants[name] for name in names}
-    gradient = grad(log_probability)
+    gradient = grad(along)
     try:
         with warnings.catch_warnings():  # torch says which operations it vectorises slowly
             warnings.filterwarnings("ignore", message=".*performance drop")
-            together: dict[str, Tensor] = vmap(gradient, in_dims=(None, 0, 0))(chosen, x, target)
+            together: dict[str, Tensor] = vmap(gradient, in_dims=(None, 0, 0))(chosen, x, direction)
         return together
     except Exception:
         # Some modules (recurrent ones, data-dependent branches) cannot be vectorised.
-        single = [gradient(chosen, one, label) for one, label in zip(x, target, strict=True)]
+        single = [gradient(chosen, one, part) for one, part in zip(x, direction, strict=True)]
         return {name: torch.stack([part[name] for part in single]) for name in names}

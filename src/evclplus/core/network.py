@@ -7,7 +7,7 @@ local reparameterisation trick); every other floating parameter is sampled as a 
 import copy
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import log
 from typing import Protocol
@@ -41,6 +41,9 @@ class Loaded:
     sink: "Sink | None" = None
     calls: int = 0
     drawn: dict[str, Tensor] = field(default_factory=dict)
+    data: Tensor | None = None
+    """The network's input: what a layer makes of it is the same for every sample."""
+    moments: "tuple[Tensor, Tensor] | None" = None
 
 
 NOTHING = Loaded({}, {})
@@ -73,10 +76,23 @@ class LocalLayer(nn.Module, ABC):
         loaded.calls += 1
         if loaded.sink is not None:
             return loaded.sink.forward(self, x)
-        mean = self.operation(x, loaded.means["weight"], loaded.means.get("bias"))
         if loaded.generator is None or not loaded.variances:
-            return mean
-        return mean + self.output_variance(x).sqrt() * noise_like(mean, loaded.generator)
+            return self.output_mean(x)
+        mean, std = self.output_moments(x)
+        return torch.addcmul(mean, std, noise_like(mean, loaded.generator))
+
+    def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean and standard deviation of the output, kept if the input is data."""
+        loaded = self.loaded
+        if loaded.moments is not None:
+            return loaded.moments
+        moments = self.output_mean(x), self.output_variance(x).sqrt()
+        if loaded.data is not None and _is_view_of(x, loaded.data):
+            loaded.moments = moments
+        return moments
+
+    def output_mean(self, x: Tensor) -> Tensor:
+        return self.operation(x, self.loaded.means["weight"], self.loaded.means.get("bias"))
 
     def output_variance(self, x: Tensor) -> Tensor:
         means, variances = self.loaded.means, self.loaded.variances
@@ -136,6 +152,12 @@ LOCAL_LAYERS: dict[type[nn.Module], type[LocalLayer]] = {
 
 def noise_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device=tensor.device)
+
+
+def _is_view_of(x: Tensor, data: Tensor) -> bool:
+    """Whether x is the data in another shape. The data is alive, so its memory is nobody else's."""
+    same_memory = x.data_ptr() == data.data_ptr() and x.numel() == data.numel()
+    return same_memory and x.is_contiguous() and data.is_contiguous()
 
 
 def _draw(mean: Tensor, variance: Tensor | None, generator: torch.Generator | None) -> Tensor:
@@ -226,6 +248,26 @@ class BayesianNetwork:
         if output is not None:
             return output
         return self.call(means, variances, x, head, generator, training)
+
+    def samples(
+        self, q: MeanField, x: Tensor, head: int, generator: torch.Generator, count: int
+    ) -> Iterator[Tensor]:
+        """Outputs under `count` draws from q, sharing what does not depend on the draw."""
+        means, variances = self.layout.named(q.mean), self.layout.named(q.variance)
+        layers: dict[str, Loaded] = {}
+        while count:
+            for path in self.local_layers:
+                if path not in layers:
+                    layers[path] = self.weights_of(path, means, variances, generator)
+                    layers[path].data = x
+                layers[path].calls, layers[path].drawn = 0, {}
+            values = self.drawn_values(means, variances, generator)
+            output = self.run(layers, values, x, head, training=False)
+            if output is None:
+                layers = {}
+            else:
+                count -= 1
+                yield output
 
     def weights_of(
         self,
