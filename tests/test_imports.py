@@ -14,6 +14,7 @@ ROOMS = [
     "__main__",
     "cli",
     "display",
+    "bench",
     "report",
     "compare",
     "run",

@@ -1,5 +1,6 @@
 """The command line. Bad input ends with one line on standard error and exit code 2."""
 
+import json
 import os
 import shlex
 import sys
@@ -13,10 +14,12 @@ from rich.table import Table
 from typer.exceptions import TyperException
 
 from evclplus import compare as comparison
+from evclplus.bench import rows as bench_rows
 from evclplus.benchmarks import BENCHMARKS, contact_sheet, fetch, status
 from evclplus.benchmarks import benchmark as benchmark_named
 from evclplus.config import Plan, load_plan, nearest
 from evclplus.display import ComparisonBars, TrainingBar
+from evclplus.environment import environment
 from evclplus.errors import EvclplusError, SettingsError
 from evclplus.files import make_folder
 from evclplus.methods import METHODS
@@ -154,6 +157,25 @@ def list_() -> None:
     for name, one in BENCHMARKS.items():
         benchmarks.add_row(name, f"{one.description}\n[dim]{one.dimensions}[/dim]")
     console.print(methods, benchmarks)
+
+
+@app.command()
+def bench(
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Turns of each rival.")] = 12,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON, no table.")] = False,
+) -> None:
+    """Measure speed as ratios against plain PyTorch, turn by turn in one run: a few minutes."""
+    measured = []
+    for measure in bench_rows(rounds):
+        row = measure()
+        measured.append(row)
+        if not json_output:
+            reach = "" if row.must is None else f"must {row.must:g}"
+            goal = "" if row.aim is None else f", aim {row.aim:g}"
+            console.print(f"{row.ratio:7.2f}  {row.name}  ({reach}{goal})", soft_wrap=True)
+    if json_output:
+        content = {"environment": environment(), "rows": [row.as_json() for row in measured]}
+        print(json.dumps(content, indent=1))
 
 
 @data_app.callback(invoke_without_command=True)

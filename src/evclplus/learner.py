@@ -97,7 +97,7 @@ class Learner:
         self.network = BayesianNetwork(network, lambda name: everything_is_point or point(name))
         self.architecture = getattr(network, "architecture", None)
         self.q = self.method.initial(self.network)
-        self.memory = Memory(prior=self.q.clone())
+        self.memory = Memory(prior=self.q)
         self.learned: tuple[Learned, ...] = ()
         self._recalled: dict[int, tuple[BayesianNetwork, MeanField]] = {}
 

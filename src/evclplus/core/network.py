@@ -42,8 +42,9 @@ class Loaded:
     calls: int = 0
     drawn: dict[str, Tensor] = field(default_factory=dict)
     data: Tensor | None = None
-    """The network's input: what a layer makes of it is the same for every sample."""
-    moments: "tuple[Tensor, Tensor] | None" = None
+    """With many samples, the network's input: the moments of a layer that reads it are the same
+    for all of them."""
+    moments: tuple[Tensor, Tensor] | None = None
 
 
 NOTHING = Loaded({}, {})
@@ -78,18 +79,13 @@ class LocalLayer(nn.Module, ABC):
             return loaded.sink.forward(self, x)
         if loaded.generator is None or not loaded.variances:
             return self.output_mean(x)
-        mean, std = self.output_moments(x)
+        if loaded.data is not None and not _is_view_of(x, loaded.data):
+            # One of many samples: a draw of the weights serves all examples with one product.
+            return self.operation(x, self.weight, self.bias)
+        if loaded.moments is None:
+            loaded.moments = self.output_mean(x), self.output_variance(x).sqrt()
+        mean, std = loaded.moments
         return torch.addcmul(mean, std, noise_like(mean, loaded.generator))
-
-    def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean and standard deviation of the output, kept if the input is data."""
-        loaded = self.loaded
-        if loaded.moments is not None:
-            return loaded.moments
-        moments = self.output_mean(x), self.output_variance(x).sqrt()
-        if loaded.data is not None and _is_view_of(x, loaded.data):
-            loaded.moments = moments
-        return moments
 
     def output_mean(self, x: Tensor) -> Tensor:
         return self.operation(x, self.loaded.means["weight"], self.loaded.means.get("bias"))
@@ -192,8 +188,9 @@ class BayesianNetwork:
         self.has_heads = isinstance(module, MultiHead)
 
     def copy(self) -> "BayesianNetwork":
-        """A network with its own running statistics."""
-        return copy.deepcopy(self)
+        """A network with its own running statistics; the first weights are shared."""
+        first_weights = {id(p): p for p in self.skeleton.parameters()}
+        return copy.deepcopy(self, memo=first_weights)
 
     @property
     def buffers(self) -> dict[str, Tensor]:
@@ -252,7 +249,11 @@ class BayesianNetwork:
     def samples(
         self, q: MeanField, x: Tensor, head: int, generator: torch.Generator, count: int
     ) -> Iterator[Tensor]:
-        """Outputs under `count` draws from q, sharing what does not depend on the draw."""
+        """Outputs under `count` draws from q.
+
+        A layer that reads the data computes its output's moments once and draws from them. Later
+        layers draw weights, one draw for all examples: half the products, less noise to make.
+        """
         means, variances = self.layout.named(q.mean), self.layout.named(q.variance)
         layers: dict[str, Loaded] = {}
         while count:

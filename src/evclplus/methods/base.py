@@ -143,7 +143,7 @@ class Method(Settings, ABC):
 
     def consolidate(self, q: MeanField, memory: Memory, lesson: Lesson) -> Memory:
         """What to keep of a task."""
-        return replace(memory, prior=q.clone(), tasks=memory.tasks + 1)
+        return replace(memory, prior=q, tasks=memory.tasks + 1)
 
     def recall(
         self, network: BayesianNetwork, q: MeanField, memory: Memory, head: int, fit: Fit
