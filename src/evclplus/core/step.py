@@ -271,8 +271,8 @@ def update(
     """Add the regulariser's gradient to the likelihood's, make Adam's step and return the
     regulariser's terms. All of it is elementwise and in place but for the sums.
 
-    `rates` are the learning rate and 1 - beta^t for Adam's two moments, as a tensor so that a
-    compiled update serves every step.
+    `rates` are the learning rate and what makes Adam's second moment unbiased, from
+    `step_rates`, as a tensor so that a compiled update serves every step.
     """
     gradients = [vectors.mean_gradient]
     if not at_mean:
@@ -299,14 +299,14 @@ def update(
 
 
 def _adam(weights: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Tensor) -> None:
-    """Kingma and Ba, 2015, algorithm 1."""
+    """Kingma and Ba, 2015, algorithm 1, in the order of their section 2: the corrections of
+    both moments are in `rates`."""
     first.mul_(FIRST_DECAY).add_(gradient * (1 - FIRST_DECAY))
     second.mul_(SECOND_DECAY).add_(gradient.square() * (1 - SECOND_DECAY))
-    first_unbiased, second_unbiased = first / rates[1], second / rates[2]
-    weights.sub_(rates[0] * first_unbiased / (second_unbiased.sqrt() + EPSILON))
+    weights.sub_(rates[0] * first / (rates[1] * second.sqrt() + EPSILON))
 
 
 def step_rates(learning_rate: float, step: int, like: Tensor) -> Tensor:
     """The `rates` of an update; steps count from 1."""
-    values = [learning_rate, 1 - FIRST_DECAY**step, 1 - SECOND_DECAY**step]
+    values = [learning_rate / (1 - FIRST_DECAY**step), (1 - SECOND_DECAY**step) ** -0.5]
     return torch.tensor(values, dtype=like.dtype, device=like.device)
