@@ -74,3 +74,16 @@ class Convolutional(nn.Module):
         h = self.dropout(self.norm(self.convolution(x.unsqueeze(1))).relu())
         out: torch.Tensor = self.output(h.flatten(1))
         return out
+
+
+class CalledTwice(nn.Module):
+    """One layer used twice in a pass, then three outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.output = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.output(self.layer(self.layer(x).tanh()).tanh())
+        return out

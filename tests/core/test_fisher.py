@@ -7,6 +7,7 @@ from evclplus.core.examples import Examples
 from evclplus.core.fisher import Labels, Reduction, diagonal_fisher
 from evclplus.core.heads import MultiHead
 from evclplus.core.network import BayesianNetwork
+from tests.helpers import CalledTwice
 
 CLASSES = 3
 
@@ -24,17 +25,6 @@ class Folded(nn.Module):
         h = self.folded(x.flatten(0, 1)).tanh().unflatten(0, x.shape[:2])
         h = self.swapped(h.transpose(0, 1)).tanh().transpose(0, 1)
         out: Tensor = self.output(h.mean(1))
-        return out
-
-
-class Twice(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-        self.output = nn.Linear(4, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.output(self.layer(self.layer(x).tanh()).tanh())
         return out
 
 
@@ -79,7 +69,7 @@ MODULES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "group norm": (nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4), nn.Linear(4, 3)), (4,)),
     "batch norm": (batch_norm(), (4,)),
     "folded": (Folded(), (5, 3)),
-    "twice": (Twice(), (4,)),
+    "twice": (CalledTwice(), (4,)),
     "recurrent": (Recurrent(), (5, 3)),
     "attention": (
         nn.Sequential(

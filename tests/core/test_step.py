@@ -17,19 +17,9 @@ from evclplus.core.step import LikelihoodGradient, Vectors, step_rates, update
 from evclplus.methods.base import Memory
 from evclplus.progress import Progress
 from evclplus.train import fit
+from tests.helpers import CalledTwice
 
 CLASSES = 3
-
-
-class Twice(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-        self.output = nn.Linear(4, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.output(self.layer(self.layer(x).tanh()).tanh())
-        return out
 
 
 def frozen() -> nn.Module:
@@ -71,7 +61,7 @@ MODULES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
         (3, 4),
     ),
     "frozen": (frozen(), (4,)),
-    "twice": (Twice(), (4,)),
+    "twice": (CalledTwice(), (4,)),
 }
 
 

@@ -1,13 +1,16 @@
 """What EWC, EVCL and EVCL+ share: a Fisher that says which weights the old tasks need."""
 
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
+from torch import Tensor
 
 from evclplus.core.fisher import Labels, Reduction, diagonal_fisher
 from evclplus.core.gaussian import MeanField
 from evclplus.methods.base import Lesson, Memory, Method
+from evclplus.methods.variational import Variational
 
 
 class Elastic(Method):
@@ -45,3 +48,17 @@ class Elastic(Method):
             fisher = self.fisher_decay * memory.fisher + fisher
         kept = super().consolidate(q, memory, lesson)
         return replace(kept, fisher=fisher)
+
+
+class ElasticVariational(Elastic, Variational):
+    """Gaussian weights with a penalty: EVCL and EVCL+ differ in nothing but its equation."""
+
+    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
+        terms = {"kl": self.scaled_kl(q, memory.prior, examples)}
+        if memory.fisher is not None:
+            terms["penalty"] = self.penalty(q, memory.prior, memory.fisher)
+        return terms
+
+    @abstractmethod
+    def penalty(self, q: MeanField, previous: MeanField, fisher: Tensor) -> Tensor:
+        """What moving away from the previous posterior costs."""

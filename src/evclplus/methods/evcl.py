@@ -17,21 +17,13 @@ from torch import Tensor
 
 from evclplus.core.gaussian import MeanField
 from evclplus.core.penalties import elastic_mean, elastic_variance
-from evclplus.methods.base import Memory
-from evclplus.methods.elastic import Elastic
-from evclplus.methods.variational import Variational
+from evclplus.methods.elastic import ElasticVariational
 
 
-class EVCL(Elastic, Variational):
+class EVCL(ElasticVariational):
     """VCL with elastic penalties on the means and the variances."""
 
     name: ClassVar[str] = "evcl"
-
-    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
-        terms = {"kl": self.scaled_kl(q, memory.prior, examples)}
-        if memory.fisher is not None:
-            terms["penalty"] = self.penalty(q, memory.prior, memory.fisher)
-        return terms
 
     def penalty(self, q: MeanField, previous: MeanField, fisher: Tensor) -> Tensor:
         means = elastic_mean(q.mean, previous.mean, fisher, self.lam)

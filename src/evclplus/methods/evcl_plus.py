@@ -20,12 +20,10 @@ from torch import Tensor
 
 from evclplus.core.gaussian import MeanField
 from evclplus.core.penalties import Norm, asymmetric_variance, elastic_mean, has_grown
-from evclplus.methods.base import Memory
-from evclplus.methods.elastic import Elastic
-from evclplus.methods.variational import Variational
+from evclplus.methods.elastic import ElasticVariational
 
 
-class EVCLPlus(Elastic, Variational):
+class EVCLPlus(ElasticVariational):
     """VCL with elastic penalties that resist growing variances k times more."""
 
     name: ClassVar[str] = "evcl+"
@@ -34,12 +32,6 @@ class EVCLPlus(Elastic, Variational):
     norm: Norm = Field(
         "weight", description="compare variances weight by weight, or by each tensor's L2 norm"
     )
-
-    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
-        terms = {"kl": self.scaled_kl(q, memory.prior, examples)}
-        if memory.fisher is not None:
-            terms["penalty"] = self.penalty(q, memory.prior, memory.fisher)
-        return terms
 
     def penalty(self, q: MeanField, previous: MeanField, fisher: Tensor) -> Tensor:
         means = elastic_mean(q.mean, previous.mean, fisher, self.lam)
