@@ -1,0 +1,44 @@
+"""The benchmark measures what it says; how fast the machine is, is not tested."""
+
+import time
+from pathlib import Path
+
+import torch
+
+from evclplus.bench import alternate, epoch_of, memory_in_vectors, plain_epoch, plain_mlp, rows
+from evclplus.methods.ewc import EWC
+
+
+def test_memory_is_sixteen_vectors_and_does_not_grow_with_tasks() -> None:
+    second, sixth = memory_in_vectors(2), memory_in_vectors(6)
+    assert 14 < second < 16.5
+    assert abs(sixth - second) < 0.2
+
+
+def test_rivals_take_turns_and_the_least_counts() -> None:
+    order: list[str] = []
+
+    def slow() -> None:
+        order.append("slow")
+        time.sleep(0.02)
+
+    ours, rival = alternate(slow, lambda: order.append("quick"), rounds=3)
+    assert order == ["slow", "quick"] * 4
+    assert ours >= 0.02 > rival
+
+
+def test_every_goal_of_the_performance_page_is_measured() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "performance.md").read_text()
+    measured = [line for line in page.splitlines() if line.startswith("| ")][2:]
+    assert len(rows(rounds=1)) == 14
+    assert len(measured) >= 14
+
+
+def test_the_rivals_do_the_work_they_stand_for() -> None:
+    network = plain_mlp([16])
+    before = [parameter.clone() for parameter in network.parameters()]
+    plain_epoch(network, torch.rand(600, 1, 28, 28))()
+    assert all(
+        not torch.equal(old, new) for old, new in zip(before, network.parameters(), strict=True)
+    )
+    epoch_of(EWC(), [8])()
