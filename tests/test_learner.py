@@ -73,6 +73,13 @@ def test_same_seed_same_bits_whatever_the_global_state() -> None:
     assert not torch.equal(first.q.mean, learned("evcl+", seed=1).q.mean)
 
 
+def test_learning_works_where_gradients_are_switched_off() -> None:
+    stream = blobs()
+    with torch.no_grad():
+        inside = ec.Learner(small_network(stream.heads), "vcl", **TRAINING).learn(stream[0])
+    assert torch.equal(inside.q.mean, learned("vcl", tasks=1).q.mean)
+
+
 def test_dropout_follows_the_seed_too() -> None:
     torch.manual_seed(0)
     network = Convolutional()

@@ -7,7 +7,7 @@ import pytest
 from evclplus.config import Experiment, Training, load_plan
 from evclplus.errors import FileError, SettingsError, TrainingError
 from evclplus.record import Record, find_records
-from evclplus.run import finished, run, run_into
+from evclplus.run import finished, resolve, run, run_into
 
 QUICK = Experiment(
     method="evcl+",
@@ -54,10 +54,11 @@ def test_a_finished_record_is_not_overwritten_unless_asked(tmp_path: Path) -> No
 
 
 def test_finished_means_with_these_settings(tmp_path: Path) -> None:
-    assert not finished(tmp_path, QUICK)
+    wanted, _ = resolve(QUICK)
+    assert not finished(tmp_path, wanted)
     run_into(tmp_path, QUICK)
-    assert finished(tmp_path, QUICK)
-    other = QUICK.model_copy(update={"training": Training(epochs=4, batch_size=20)})
+    assert finished(tmp_path, wanted)
+    other = wanted.model_copy(update={"training": Training(epochs=4, batch_size=20)})
     with pytest.raises(FileError, match=r"training\.epochs is 3, not 4"):
         finished(tmp_path, other)
 

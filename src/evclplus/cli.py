@@ -24,7 +24,7 @@ from evclplus.errors import EvclplusError, SettingsError
 from evclplus.files import make_folder
 from evclplus.methods import METHODS
 from evclplus.record import RECORD, Record, find_records
-from evclplus.run import resolve, run_into
+from evclplus.run import run_into
 
 app = typer.Typer(
     name="evclplus",
@@ -100,7 +100,7 @@ def compare(
         int | None, typer.Option("--seeds", min=1, help="How many seeds, from 0; default 3.")
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for records and report.")] = Path(
-        "runs"
+        "runs", "compare"
     ),
     epochs: Epochs = None,
     config: Config = None,
@@ -263,8 +263,6 @@ def _with_defaults(plan: Plan, methods: tuple[str, ...] | None, seeds: int | Non
 def _compare(plan: Plan, out: Path, jobs: int | None, overwrite: bool) -> None:
     """Run what is not finished, then report on all that is in the folder."""
     cells = comparison.cells(plan.experiments(), out)
-    for cell in cells:
-        resolve(cell.experiment)  # every setting is checked before the first run starts
     done, todo = ([], cells) if overwrite else comparison.split_finished(cells)
     make_folder(out)
     if done:

@@ -1,5 +1,6 @@
 """Many experiments in parallel processes, one thread each; what is finished is kept."""
 
+import json
 import multiprocessing
 import queue
 import signal
@@ -14,10 +15,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from evclplus.benchmarks import Stream
 from evclplus.config import Experiment
 from evclplus.errors import EvclplusError
 from evclplus.progress import Progress
-from evclplus.run import finished, run_into
+from evclplus.run import finished, resolve, run_into
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,15 @@ class Watcher(Protocol):
 
 
 def cells(experiments: Sequence[Experiment], out: Path) -> list[Cell]:
-    return [Cell(one, out / one.benchmark / one.method / f"seed-{one.seed}") for one in experiments]
+    """A cell for each experiment, with every setting checked and written out."""
+    streams: dict[str, Stream] = {}
+    made = []
+    for one in experiments:
+        key = json.dumps([one.benchmark, one.seed, one.stream], sort_keys=True, default=str)
+        resolved, streams[key] = resolve(one, streams.get(key))
+        folder = out / one.benchmark / one.method / f"seed-{one.seed}"
+        made.append(Cell(resolved, folder))
+    return made
 
 
 def compare(todo: Sequence[Cell], workers: int, watcher: Watcher, command: str = "") -> list[str]:

@@ -45,10 +45,11 @@ def run(
     return _record(experiment, stream, results, clock, command)
 
 
-def resolve(experiment: Experiment) -> tuple[Experiment, Stream]:
-    """The experiment with every default written out, and its stream."""
+def resolve(experiment: Experiment, stream: Stream | None = None) -> tuple[Experiment, Stream]:
+    """The experiment with every default written out, and its stream, built unless given."""
     chosen = method(experiment.method, **experiment.options)
-    stream = benchmark(experiment.benchmark, seed=experiment.seed, **experiment.stream)
+    if stream is None:
+        stream = benchmark(experiment.benchmark, seed=experiment.seed, **experiment.stream)
     hidden = experiment.network.hidden
     if hidden is None:
         kind = experiment.network.kind
@@ -116,14 +117,14 @@ def run_into(
 
 
 def finished(folder: Path, experiment: Experiment) -> bool:
-    """Whether `folder` holds the record of this experiment; of another one is an error."""
+    """Whether `folder` holds the record of this experiment, which must be resolved; the record
+    of another one is an error."""
     if not (folder / RECORD).exists():
         return False
     found = Record.read(folder / RECORD).config
-    wanted = resolve(experiment)[0]
-    if found.fingerprint() != wanted.fingerprint():
+    if found.fingerprint() != experiment.fingerprint():
         raise FileError(
-            f"{folder} has a record made with other settings ({_difference(found, wanted)}); "
+            f"{folder} has a record made with other settings ({_difference(found, experiment)}); "
             "choose another --out or pass --overwrite"
         )
     return True

@@ -75,6 +75,7 @@ class LikelihoodGradient:
             self.layers[path].sink = sink
         self.others = [name for name in self.means if name.rpartition(".")[0] not in self.sinks]
 
+    @torch.enable_grad()
     def __call__(self, batch: Batch) -> Tensor:
         generator = None if self.at_mean else batch.generator
         means = {name: self.means[name].detach().requires_grad_() for name in self.others}
