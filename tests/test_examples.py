@@ -12,8 +12,6 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
 def test_example(path: Path, tmp_path: Path) -> None:
-    if path.stem == "hugging_face":
-        pytest.importorskip("datasets", reason="the extra huggingface is not installed")
     command = [sys.executable, "-W", "error", str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
