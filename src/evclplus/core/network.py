@@ -40,6 +40,7 @@ class Loaded:
     generator: torch.Generator | None = None
     sink: "Sink | None" = None
     calls: int = 0
+    read: bool = False
     drawn: dict[str, Tensor] = field(default_factory=dict)
     data: Tensor | None = None
     """With many samples, the network's input: the moments of a layer that reads it are the same
@@ -81,7 +82,9 @@ class LocalLayer(nn.Module, ABC):
             return self.output_mean(x)
         if loaded.data is not None and not _is_view_of(x, loaded.data):
             # One of many samples: a draw of the weights serves all examples with one product.
-            return self.operation(x, self.weight, self.bias)
+            weight = self.draw("weight")
+            assert weight is not None
+            return self.operation(x, weight, self.draw("bias"))
         if loaded.moments is None:
             loaded.moments = self.output_mean(x), self.output_variance(x).sqrt()
         mean, std = loaded.moments
@@ -111,9 +114,13 @@ class LocalLayer(nn.Module, ABC):
             loaded.drawn[name] = _draw(loaded.means[name], variance, loaded.generator)
         return loaded.drawn[name]
 
+    def _read(self, name: str) -> Tensor | None:
+        self.loaded.read = True
+        return self.draw(name)
+
     # Data descriptors on the class come before the parameters an nn.Module keeps by name.
-    weight = property(lambda self: self.draw("weight"))
-    bias = property(lambda self: self.draw("bias"))
+    weight = property(lambda self: self._read("weight"))
+    bias = property(lambda self: self._read("bias"))
 
 
 class LocalLinear(LocalLayer, nn.Linear):
@@ -308,10 +315,11 @@ class BayesianNetwork:
         head: int,
         training: bool,
     ) -> Tensor | None:
-        """One forward pass, or None if it showed that a layer is called more than once.
+        """One forward pass, or None if it showed a layer that cannot stay local.
 
-        Such a layer must use the same weights each time, which sampled pre-activations cannot
-        promise: from then on its weights are sampled instead.
+        A layer called more than once must use the same weights each time, which sampled
+        pre-activations cannot promise. A layer whose weights are read instead of called would
+        keep its gradients from its sink. From then on such a layer's weights are sampled.
         """
         if self.skeleton.training != training:
             self.skeleton.train(training)
@@ -325,12 +333,20 @@ class BayesianNetwork:
         finally:
             for layer in self.local_layers.values():
                 layer.load(NOTHING)
-        reused = [path for path, weights in layers.items() if weights.calls > 1]
-        for path in reused:
-            layer = self.local_layers.pop(path)
-            plain = {local: plain for plain, local in LOCAL_LAYERS.items()}[type(layer)]
-            layer.__class__ = plain  # type: ignore[assignment]
-        return None if reused else output
+        unfit = [
+            path
+            for path, weights in layers.items()
+            if weights.calls > 1 or (weights.read and weights.sink is not None)
+        ]
+        for path in unfit:
+            self.sample_weights_of(path)
+        return None if unfit else output
+
+    def sample_weights_of(self, path: str) -> None:
+        """Make a local layer a plain one again, whose weights are sampled."""
+        layer = self.local_layers.pop(path)
+        plain = {local: plain for plain, local in LOCAL_LAYERS.items()}[type(layer)]
+        layer.__class__ = plain  # type: ignore[assignment]
 
 
 def _copy(module: nn.Module) -> nn.Module:

@@ -53,42 +53,39 @@ class LikelihoodGradient:
 
     def __init__(self, network: BayesianNetwork, vectors: Vectors, at_mean: bool) -> None:
         self.network = network
+        self.vectors = vectors
         self.at_mean = at_mean
-        self.means = network.layout.named(vectors.mean)
-        self.variances = {} if self.at_mean else network.layout.named(vectors.variance)
-        self.mean_gradients = network.layout.named(vectors.mean_gradient)
-        self.spread_gradients = (
-            {} if self.at_mean else network.layout.named(vectors.spread_gradient)
-        )
-        self.all_layers = tuple(network.local_layers)
+        self.settled: set[int] = set()
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Which layers write their gradients themselves; all other parameters are leaves."""
+        layout, vectors = self.network.layout, self.vectors
+        vectors.mean_gradient.zero_()
+        vectors.spread_gradient.zero_()
+        self.means = layout.named(vectors.mean)
+        self.variances = {} if self.at_mean else layout.named(vectors.variance)
+        self.mean_gradients = layout.named(vectors.mean_gradient)
+        self.spread_gradients = {} if self.at_mean else layout.named(vectors.spread_gradient)
         # A gradient must reach the first layer's function though its input is data.
         self.anchor = torch.zeros((), device=vectors.mean.device, requires_grad=True)
-        self.sinks = {
-            path: LayerSink(path, self)
-            for path, layer in network.local_layers.items()
-            if _has_closed_form(path, layer, self.means, self.variances)
-        }
-        self.layers = {
-            path: network.weights_of(path, self.means, self.variances, None) for path in self.sinks
-        }
-        for path, sink in self.sinks.items():
-            self.layers[path].sink = sink
+        self.layers: dict[str, Loaded] = {}
+        self.sinks: dict[str, LayerSink] = {}
+        for path, layer in self.network.local_layers.items():
+            if _has_closed_form(path, layer, self.means, self.variances):
+                self.layers[path] = self.network.weights_of(path, self.means, self.variances, None)
+                self.layers[path].sink = self.sinks[path] = LayerSink(path, self)
         self.others = [name for name in self.means if name.rpartition(".")[0] not in self.sinks]
 
     @torch.enable_grad()
     def __call__(self, batch: Batch) -> Tensor:
+        if batch.head not in self.settled:
+            self._settle(batch)
         generator = None if self.at_mean else batch.generator
-        means = {name: self.means[name].detach().requires_grad_() for name in self.others}
-        variances = {
-            name: self.variances[name].detach().requires_grad_()
-            for name in self.others
-            if name in self.variances
-        }
-        layers = {path: self._layer(path, means, variances, generator) for path in self.all_layers}
-        values = self.network.drawn_values(means, variances, generator) if means else {}
-        output = self.network.run(layers, values, batch.x, batch.head, training=True)
+        means, variances = self._leaves()
+        output = self._forward(self.network, batch, means, variances, generator)
         if output is None:
-            raise ConversionError("a layer is called twice in some passes and once in others")
+            raise ConversionError("the module uses a layer in one way now and in another later")
         nll = batch.nll_of(output)
         nll.backward()
         for path, sink in self.sinks.items():
@@ -99,18 +96,45 @@ class LikelihoodGradient:
             _copy_gradient(self.spread_gradients[name], leaf, 2.0)
         return nll.detach()
 
-    def _layer(
+    def _settle(self, batch: Batch) -> None:
+        """A first pass through a head shows which layers cannot stay local. It is made with a
+        copy and random numbers of its own, so that it leaves no trace."""
+        trial = self.network.copy()
+        with torch.no_grad():
+            self._forward(trial, batch, *self._leaves(), torch.Generator().manual_seed(0))
+        self.settled.add(batch.head)
+        unfit = set(self.network.local_layers) - set(trial.local_layers)
+        for path in unfit:
+            self.network.sample_weights_of(path)
+        if unfit:
+            self._lay_out()
+
+    def _leaves(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        means = {name: self.means[name].detach().requires_grad_() for name in self.others}
+        variances = {
+            name: self.variances[name].detach().requires_grad_()
+            for name in self.others
+            if name in self.variances
+        }
+        return means, variances
+
+    def _forward(
         self,
-        path: str,
+        network: BayesianNetwork,
+        batch: Batch,
         means: dict[str, Tensor],
         variances: dict[str, Tensor],
         generator: torch.Generator | None,
-    ) -> Loaded:
-        loaded = self.layers.get(path)
-        if loaded is None:
-            return self.network.weights_of(path, means, variances, generator)
-        loaded.generator, loaded.calls = generator, 0
-        return loaded
+    ) -> Tensor | None:
+        layers = {}
+        for path in network.local_layers:
+            layers[path] = self.layers.get(path) or network.weights_of(
+                path, means, variances, generator
+            )
+            layers[path].generator, layers[path].calls = generator, 0
+            layers[path].read, layers[path].drawn = False, {}
+        values = network.drawn_values(means, variances, generator) if means else {}
+        return network.run(layers, values, batch.x, batch.head, training=True)
 
 
 def _copy_gradient(target: Tensor, leaf: Tensor, factor: float) -> None:
