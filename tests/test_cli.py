@@ -92,6 +92,7 @@ def test_an_interrupt_keeps_what_is_finished_and_the_next_call_goes_on(tmp_path:
     assert not running.exists()
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the worker through /proc")
 def test_a_killed_worker_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     words = [
         *("compare", "--methods", "vcl,finetune", "--seeds", "1", "--out", "out", "--jobs", "1"),
