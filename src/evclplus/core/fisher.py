@@ -19,7 +19,8 @@ from torch.utils.hooks import RemovableHandle
 
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
-from evclplus.core.network import BayesianNetwork, LocalLayer
+from evclplus.core.layers import LocalLayer
+from evclplus.core.network import BayesianNetwork
 
 Labels = Literal["exact", "sampled", "true"]
 """exact: the expectation over the model's own labels, all of them weighted by their

@@ -14,13 +14,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from evclplus.core.batches import Batch
 from evclplus.core.gaussian import MeanField
-from evclplus.core.network import (
-    SMALLEST_VARIANCE,
-    BayesianNetwork,
-    Loaded,
-    LocalLayer,
-    noise_like,
-)
+from evclplus.core.layers import SMALLEST_VARIANCE, Loaded, LocalLayer, noise_like
+from evclplus.core.network import BayesianNetwork
 from evclplus.errors import ConversionError
 
 FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
