@@ -9,7 +9,7 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from multiprocessing.synchronize import Barrier
 from statistics import median
 from typing import Any
@@ -23,8 +23,10 @@ from evclplus import networks
 from evclplus.benchmarks import Stream, tasks
 from evclplus.benchmarks.speed import conversion_cost
 from evclplus.config import Training
+from evclplus.core.batches import batches_per_epoch, minibatches
 from evclplus.core.coresets import k_center
 from evclplus.core.fisher import diagonal_fisher
+from evclplus.core.step import LikelihoodGradient, Vectors, step_rates, update
 from evclplus.learner import Learner
 from evclplus.methods.base import Method
 from evclplus.methods.evcl_plus import EVCLPlus
@@ -270,6 +272,50 @@ def conversion_rows() -> list[Callable[[], Row]]:
         ratio("step fed from bytes / from ready floats", "plain_slowdown"),
         ratio("step fed from a permuted task / from ready floats", "gathered_slowdown"),
     ]
+
+
+def step_parts(rounds: int = 12) -> dict[str, float]:
+    """Milliseconds per step of EVCL+ on its second task, 2x256, by part; least of the rounds."""
+    hidden = [256, 256]
+    stream = _stream(_bytes())
+    network = networks.mlp(784, hidden, heads=stream.heads)
+    learner = _after_first_task(EVCLPlus(), network, stream)
+    vectors, draws = Vectors(learner.q), torch.Generator().manual_seed(0)
+    likelihood = LikelihoodGradient(learner.network, vectors, at_mean=False)
+    data = [stream[1].train.gathered()]
+    steps = batches_per_epoch(data, BATCH)
+    large = list(minibatches(learner.network, data, BATCH, draws))
+    small = list(islice(minibatches(learner.network, data, 8, draws), steps))
+    compiled = torch.compile(update, fullgraph=True, dynamic=True)
+    rates = step_rates(1e-3, 1, like=vectors.mean)
+    examples = torch.tensor(float(EXAMPLES))
+
+    def updates() -> None:
+        for _ in range(steps):
+            compiled(
+                *(vectors, learner.method.regulariser, learner.memory, examples, rates),
+                *(None, False),
+            )
+
+    noise = BATCH * (sum(hidden) + 2)
+    parts: dict[str, Work] = {
+        "minibatch: gather bytes, convert": lambda: list(
+            minibatches(learner.network, data, BATCH, draws)
+        ),
+        "likelihood, forward and backward": lambda: [likelihood(batch) for batch in large],
+        "of which the matrix products, by themselves": matrix_products(hidden),
+        f"of which noise, {noise:,} normal numbers": lambda: [
+            torch.randn(noise, generator=draws) for _ in range(steps)
+        ],
+        "of which Python and small operations (batch of 8)": lambda: [
+            likelihood(batch) for batch in small
+        ],
+        "regulariser, its gradient, Adam: one compiled pass": updates,
+    }
+    return {
+        name: 1000 * alternate(work, lambda: None, rounds)[0] / steps
+        for name, work in parts.items()
+    }
 
 
 # Memory and throughput

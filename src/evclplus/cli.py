@@ -15,8 +15,10 @@ from typer.exceptions import TyperException
 
 from evclplus import compare as comparison
 from evclplus.bench import rows as bench_rows
+from evclplus.bench import step_parts
 from evclplus.benchmarks import BENCHMARKS, contact_sheet, fetch, status
 from evclplus.benchmarks import benchmark as benchmark_named
+from evclplus.benchmarks.datasets import find_dataset
 from evclplus.config import Plan, load_plan, nearest
 from evclplus.display import ComparisonBars, TrainingBar
 from evclplus.environment import environment
@@ -163,8 +165,15 @@ def list_() -> None:
 def bench(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Turns of each rival.")] = 12,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON, no table.")] = False,
+    parts: Annotated[
+        bool, typer.Option("--parts", help="Where the time of one step goes, instead.")
+    ] = False,
 ) -> None:
     """Measure speed as ratios against plain PyTorch, turn by turn in one run: a few minutes."""
+    if parts:
+        for name, milliseconds in step_parts(rounds).items():
+            console.print(f"{milliseconds:7.2f} ms  {name}", soft_wrap=True)
+        return
     measured = []
     for measure in bench_rows(rounds):
         row = measure()
@@ -208,6 +217,7 @@ def data_fetch(
     _use_data_dir(data_dir)
     fetched = fetch(name, say=lambda line: console.print(line, markup=False, soft_wrap=True))
     console.print(f"{fetched.name}: from {fetched.source}, in {fetched.folder}", soft_wrap=True)
+    console.print(f"cite: {find_dataset(name).citation}", soft_wrap=True, markup=False)
 
 
 @data_app.command("show")
