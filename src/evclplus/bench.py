@@ -287,7 +287,7 @@ def step_parts(rounds: int = 12) -> dict[str, float]:
     large = list(minibatches(learner.network, data, BATCH, draws))
     small = list(islice(minibatches(learner.network, data, 8, draws), steps))
     compiled = torch.compile(update, fullgraph=True, dynamic=True)
-    rates = step_rates(1e-3, 1, like=vectors.mean)
+    rates = step_rates([1e-3], vectors.mean)[0]
     examples = torch.tensor(float(EXAMPLES))
 
     def updates() -> None:
@@ -347,12 +347,12 @@ def _memory(tensor: Tensor) -> tuple[int, int]:
 
 def memory_in_vectors(count: int) -> float:
     """Numbers held while the last of `count` tasks is trained, beyond data, per weight."""
-    stream = _stream(torch.zeros(40, 784), count)
+    stream = _stream(torch.zeros(12, 784), count)
     network = networks.mlp(784, [100, 100], heads=stream.heads)
     before = _Held()
     before.advance(2, None)  # the network and the data
     held = _Held()
-    learner = Learner(network, EVCLPlus(), epochs=1, batch_size=20, compile="off", progress=held)
+    learner = Learner(network, EVCLPlus(), epochs=1, batch_size=4, compile="off", progress=held)
     for task in stream:
         learner.learn(task)
     return (held.numbers - before.numbers) / len(learner.q.mean)

@@ -5,7 +5,7 @@ import multiprocessing
 import queue
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from evclplus.benchmarks import Stream
 from evclplus.config import Experiment
 from evclplus.errors import EvclplusError
-from evclplus.progress import Progress
+from evclplus.progress import Progress, Terms
 from evclplus.run import finished, resolve, run_into
 
 
@@ -191,7 +190,7 @@ class _PipeProgress(Progress):
     def start(self, label: str, steps: int) -> None:
         self.label, self.steps = label, steps
 
-    def advance(self, step: int, terms: Mapping[str, Tensor]) -> None:
+    def advance(self, step: int, terms: Terms) -> None:
         now = time.monotonic()
         if now - self.last > self.seconds:
             self.last = now

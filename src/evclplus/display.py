@@ -1,17 +1,15 @@
 """What the command line draws: bars while it works."""
 
 import time
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
-from torch import Tensor
 
 from evclplus.compare import Cell, News
-from evclplus.progress import Progress
+from evclplus.progress import Progress, Terms
 
 SECONDS_BETWEEN_DRAWINGS = 0.1
 
@@ -48,12 +46,12 @@ class TrainingBar(Progress, AbstractContextManager["TrainingBar"]):
         self.finish()
         self.bar = self.bars.add_task(label, total=steps, terms="")
 
-    def advance(self, step: int, terms: Mapping[str, Tensor]) -> None:
+    def advance(self, step: int, terms: Terms) -> None:
         now = time.monotonic()
         if self.bar is None or now - self.last < SECONDS_BETWEEN_DRAWINGS:
             return
         self.last = now
-        shown = "  ".join(f"{name} {value.item():.4g}" for name, value in terms.items())
+        shown = "  ".join(f"{name} {value.item():.4g}" for name, value in terms().items())
         self.bars.update(self.bar, completed=step, terms=shown)
 
     def finish(self) -> None:

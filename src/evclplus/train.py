@@ -1,8 +1,9 @@
 """The one visible training loop."""
 
 import logging
-import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from math import cos, pi
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from evclplus.progress import Progress
 
 logger = logging.getLogger("evclplus")
 
-Update = Callable[..., dict[str, Tensor]]
+Update = Callable[..., None]
 
 WORK_THAT_EARNS_COMPILING = 1e9
 """Steps times weights above which compiling the update pays for itself. A count, not a
@@ -51,24 +52,43 @@ def fit(
     if regulariser is not None and not regulariser(q, memory, examples):
         regulariser = None  # nothing to add, so nothing to differentiate
     steps = training.epochs * batches_per_epoch(data, training.batch_size)
+    rates = step_rates([learning_rate(training, step / steps) for step in range(steps)], q.mean)
     move = _chosen_update(training, steps * len(q.mean))
     step = 0
     progress.start(label, steps)
-    for _ in range(training.epochs):
+    for epoch in range(1, training.epochs + 1):
+        total = torch.zeros_like(examples)
         for batch in minibatches(network, data, training.batch_size, generator, criterion):
             nll = likelihood(batch)
-            rate = learning_rate(training, step / steps)
-            step += 1
-            rates = step_rates(rate, step, like=q.mean)
-            regulariser_terms = move(
-                vectors, regulariser, memory, examples, rates, training.clip_norm, at_mean
+            total += nll
+            move(
+                *(vectors, regulariser, memory, examples, rates[step], training.clip_norm, at_mean)
             )
-            terms = {"nll": nll, **regulariser_terms}
-            if not math.isfinite(sum(terms.values(), start=torch.zeros(())).item()):
-                raise TrainingError(_what_is_not_finite(terms, label, step, steps))
-            progress.advance(step, terms)
+            step += 1
+            progress.advance(step, partial(_terms, nll, vectors, regulariser, memory, examples))
+        # Looking at a number waits for the device, so this is done once per epoch.
+        if not _all_finite(total, vectors):
+            terms = _terms(nll, vectors, regulariser, memory, examples)
+            raise TrainingError(_what_is_not_finite(terms, label, epoch, training.epochs))
     progress.finish()
     return vectors.posterior()
+
+
+def _terms(
+    nll: Tensor,
+    vectors: Vectors,
+    regulariser: Regulariser | None,
+    memory: Memory,
+    examples: Tensor,
+) -> dict[str, Tensor]:
+    """The named parts of the loss after a step."""
+    others = {} if regulariser is None else regulariser(vectors.posterior(), memory, examples)
+    return {"nll": nll, **others}
+
+
+def _all_finite(total: Tensor, vectors: Vectors) -> bool:
+    parts = (total, vectors.mean, vectors.log_std)
+    return bool(torch.stack([part.isfinite().all() for part in parts]).all())
 
 
 def learning_rate(training: Training, done: float) -> float:
@@ -76,7 +96,7 @@ def learning_rate(training: Training, done: float) -> float:
     factors = {
         "constant": 1.0,
         "linear": 1.0 - done,
-        "cosine": 0.5 * (1.0 + math.cos(math.pi * done)),
+        "cosine": 0.5 * (1.0 + cos(pi * done)),
     }
     return training.learning_rate * factors[training.schedule]
 
@@ -89,28 +109,24 @@ def _chosen_update(training: Training, work: float) -> Update:
         return update
     compiled = torch.compile(update, fullgraph=True, dynamic=True)
 
-    def compiled_or_plain(*arguments: Any) -> dict[str, Tensor]:
+    def compiled_or_plain(*arguments: Any) -> None:
         nonlocal compiled
         try:
-            return compiled(*arguments)
+            compiled(*arguments)
         except Exception as error:  # whatever a machine's compiler can do wrong
             if compiled is update:
                 raise
             reason = str(error).strip().splitlines()[0]
             logger.warning("training goes on without torch.compile: %s", reason)
             compiled = update
-            return update(*arguments)
+            update(*arguments)
 
     return compiled_or_plain
 
 
-def _what_is_not_finite(terms: dict[str, Tensor], label: str, step: int, steps: int) -> str:
-    values = {name: value.item() for name, value in terms.items()}
-    name, value = next(
-        ((name, value) for name, value in values.items() if not math.isfinite(value)),
-        ("total", math.inf),
-    )
+def _what_is_not_finite(terms: dict[str, Tensor], label: str, epoch: int, epochs: int) -> str:
+    values = ", ".join(f"{name} {value.item():g}" for name, value in terms.items())
     return (
-        f"{label}, step {step} of {steps}: the {name} term is {value}; the learner keeps the "
-        "state it had before this task; lower learning_rate or lam, or set clip_norm"
+        f"{label}, epoch {epoch} of {epochs}: a number is not finite ({values}); the learner "
+        "keeps the state it had before this task; lower learning_rate or lam, or set clip_norm"
     )

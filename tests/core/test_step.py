@@ -44,6 +44,10 @@ def frozen() -> nn.Module:
 
 MODULES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "mlp": (nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, CLASSES)), (4,)),
+    "in place": (
+        nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, CLASSES)),
+        (4,),
+    ),
     "no bias": (nn.Sequential(nn.Linear(4, 6, bias=False), nn.Tanh(), nn.Linear(6, 3)), (4,)),
     "sequence": (nn.Sequential(nn.Linear(4, 2), nn.Tanh(), nn.Flatten(), nn.Linear(10, 3)), (5, 4)),
     "conv": (
@@ -199,13 +203,12 @@ def test_the_compiled_update_equals_the_plain_one(name: str) -> None:
         vectors = Vectors(q)
         vectors.mean_gradient.fill_(0.3)
         vectors.spread_gradient.fill_(-0.2)
-        for step in (1, 2):
-            rates = step_rates(1e-2, step, like=q.mean)
-            terms = function(
+        for rates in step_rates([1e-2, 1e-2], q.mean):
+            function(
                 *(vectors, method.regulariser, memory, torch.tensor(50.0).double(), rates, None),
                 method.is_point,
             )
-        results.append((vectors.mean, vectors.log_std, vectors.variance, *terms.values()))
+        results.append((vectors.mean, vectors.log_std, vectors.variance))
     for plain, compiled in zip(*results, strict=True):
         torch.testing.assert_close(plain, compiled, rtol=1e-9, atol=1e-12)
 

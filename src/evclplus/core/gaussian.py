@@ -35,12 +35,12 @@ class Layout:
         return sum(self.sizes[: self.gaussian_names])
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
-        """The named parts of a flat vector, as views of it."""
-        count = len(self.names) if len(vector) == self.total else self.gaussian_names
+        """The named parts of a flat vector, as views of it, or of each row of a matrix."""
+        count = len(self.names) if vector.shape[-1] == self.total else self.gaussian_names
         # One split, not a slice per name: the backward of a split is a single concatenation.
-        parts = vector.split(self.sizes[:count])
+        parts = vector.split(self.sizes[:count], dim=-1)
         shaped = zip(self.names, parts, self.shapes, strict=False)
-        return {name: part.view(shape) for name, part, shape in shaped}
+        return {name: part.view(*vector.shape[:-1], *shape) for name, part, shape in shaped}
 
 
 @dataclass(frozen=True)
@@ -80,5 +80,7 @@ def kl(q: MeanField, p: MeanField) -> Tensor:
     KL = sum_i log(s_p / s_q) + (s_q^2 + (m_q - m_p)^2) / (2 s_p^2) - 1/2
     """
     log_ratio = q.log_std - p.log_std
-    distance = (q.gaussian_mean - p.gaussian_mean) * torch.exp(-p.log_std)
-    return 0.5 * (torch.exp(2 * log_ratio) + distance.square() - 1 - 2 * log_ratio).sum()
+    distance = (q.gaussian_mean - p.gaussian_mean).square() / p.variance
+    # Not q.variance / p.variance: the gradient where q is p must be exactly zero, because Adam
+    # makes a full step of any rounding error.
+    return 0.5 * (torch.exp(2 * log_ratio) + distance - 1 - 2 * log_ratio).sum()

@@ -5,7 +5,7 @@ Linear and Conv write their gradients straight into two flat vectors, and the cl
 their gradients and the optimiser share one pass that torch.compile can fuse.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,22 +25,26 @@ FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
 class Vectors:
     """What one training run moves: weights, gradients and Adam's moments, all flat.
 
-    `spread_gradient` is 2 d nll / d sigma^2. Times sigma^2 it is the gradient of log sigma, and
-    the factor 2 never has to be multiplied into activations.
+    Means and variances are the rows of `weights`, so that one batched product serves both, and
+    `gradients` holds theirs. `spread_gradient` is 2 d nll / d sigma^2. Times sigma^2 it is the
+    gradient of log sigma, and the factor 2 never has to be multiplied into activations.
     """
 
     def __init__(self, q: MeanField) -> None:
         self.layout = q.layout
-        self.mean = q.mean.detach().clone()
+        self.weights = torch.stack([q.mean.detach(), torch.zeros_like(q.mean)])
+        self.gradients = torch.zeros_like(self.weights)
+        self.mean, self.variance = self.weights[0], self.weights[1, : len(q.log_std)]
+        self.mean_gradient = self.gradients[0]
+        self.spread_gradient = self.gradients[1, : len(q.log_std)]
         self.log_std = q.log_std.detach().clone()
-        self.variance = (2 * self.log_std).exp()
-        self.mean_gradient = torch.zeros_like(self.mean)
-        self.spread_gradient = torch.zeros_like(self.log_std)
+        self.variance.copy_((2 * self.log_std).exp())
         self.moments = (torch.zeros_like(self.mean), torch.zeros_like(self.mean))
         self.spread_moments = (torch.zeros_like(self.log_std), torch.zeros_like(self.log_std))
 
     def posterior(self) -> MeanField:
-        return MeanField(self.mean, self.log_std, self.layout)
+        """A copy: this object and all it holds can go."""
+        return MeanField(self.mean.clone(), self.log_std.clone(), self.layout)
 
 
 class LikelihoodGradient:
@@ -62,6 +66,8 @@ class LikelihoodGradient:
         self.variances = {} if self.at_mean else layout.named(vectors.variance)
         self.mean_gradients = layout.named(vectors.mean_gradient)
         self.spread_gradients = {} if self.at_mean else layout.named(vectors.spread_gradient)
+        self.weight_pairs = layout.named(vectors.weights)
+        self.gradient_pairs = layout.named(vectors.gradients)
         # A gradient must reach the first layer's function though its input is data.
         self.anchor = torch.zeros((), device=vectors.mean.device, requires_grad=True)
         self.layers: dict[str, Loaded] = {}
@@ -164,11 +170,16 @@ class LayerSink:
         self.bias = owner.mean_gradients.get(prefix + "bias")
         self.spread_weight = owner.spread_gradients.get(prefix + "weight")
         self.spread_bias = owner.spread_gradients.get(prefix + "bias")
+        self.pair = _Pair(prefix, owner) if self.spread_weight is not None else None
         self.clean = True
 
     def forward(self, layer: LocalLayer, x: Tensor) -> Tensor:
         self.clean = False
-        output: Tensor = _Local.apply(x, self.anchor, layer, self)
+        generator = layer.loaded.generator
+        if self.pair is not None and generator is not None and isinstance(layer, nn.Linear):
+            output: Tensor = _SampledLinear.apply(x, self.anchor, self.pair, generator)
+        else:
+            output = _Local.apply(x, self.anchor, layer, self)
         return output
 
     def clear_if_unused(self, calls: int) -> None:
@@ -181,13 +192,73 @@ class LayerSink:
             self.clean = True
 
 
-class _Local(torch.autograd.Function):
+class _Pair:
+    """A linear layer's means and variances as one tensor, so their gradients, and room for what
+    a step computes with them: a layer is called once per step, and asking for fresh memory
+    would cost as much as filling it."""
+
+    def __init__(self, prefix: str, owner: LikelihoodGradient) -> None:
+        weights, gradients = owner.weight_pairs, owner.gradient_pairs
+        self.weight, self.weight_gradient = weights[prefix + "weight"], gradients[prefix + "weight"]
+        self.bias, self.bias_gradient = weights.get(prefix + "bias"), gradients.get(prefix + "bias")
+        self.outputs = self.inputs = self.weight.new_empty(0)
+
+    def make_room(self, rows: int) -> None:
+        """`inputs` for two tensors of the layer's input size, `outputs` of its output size."""
+        if self.inputs.dim() != 3 or self.inputs.shape[1] != rows:
+            _, out, into = self.weight.shape
+            self.inputs = self.weight.new_empty(2, rows, into)
+            self.outputs = self.weight.new_empty(2, rows, out)
+
+
+class _SampledLinear(torch.autograd.Function):
     """z = m + sqrt(v) * noise with m = W_mean x + b_mean and v = W_var x^2 + b_var.
 
     Backward, for g = d nll / d z and d = g noise / sqrt(v), which is 2 d nll / d v:
     the gradients are those of the layer for (x, g) and for (x^2, d), and
     d nll / d x = W_mean' g + x * (W_var' d).
+
+    The two products of each line are one batched product over the pairs (x, x^2) and (g, d).
     """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, anchor: Tensor, pair: _Pair, generator: torch.Generator
+    ) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        pair.make_room(len(rows))
+        inputs, moments = pair.inputs, pair.outputs
+        inputs[0].copy_(rows)
+        torch.mul(rows, rows, out=inputs[1])
+        if pair.bias is None:
+            torch.bmm(inputs, pair.weight.transpose(1, 2), out=moments)
+            moments[1].clamp_min_(SMALLEST_VARIANCE)
+        else:
+            bias = pair.bias.unsqueeze(1)
+            torch.baddbmm(bias, inputs, pair.weight.transpose(1, 2), out=moments)
+        mean, std = moments[0], moments[1].sqrt_()
+        noise = noise_like(mean, generator)
+        output = torch.addcmul(mean, std, noise)
+        ctx.pair, ctx.shape, ctx.ratio = pair, x.shape, noise.div_(std)
+        return output.view(*x.shape[:-1], output.shape[-1]) if x.dim() != 2 else output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        pair = ctx.pair
+        inputs, both = pair.inputs, pair.outputs
+        both[0].copy_(gradients[0].reshape(both[0].shape))
+        torch.mul(both[0], ctx.ratio, out=both[1])
+        torch.bmm(both.transpose(1, 2), inputs, out=pair.weight_gradient)
+        if pair.bias_gradient is not None:
+            torch.sum(both, 1, out=pair.bias_gradient)
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None
+        back = torch.bmm(both, pair.weight)
+        return torch.addcmul(back[0], inputs[0], back[1]).view(ctx.shape), None, None, None
+
+
+class _Local(torch.autograd.Function):
+    """The same for any kind of layer, one product at a time; without noise at the mean."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, anchor: Tensor, layer: LocalLayer, sink: LayerSink) -> Tensor:
@@ -287,25 +358,23 @@ def update(
     rates: Tensor,
     clip_norm: float | None,
     at_mean: bool,
-) -> dict[str, Tensor]:
-    """Add the regulariser's gradient to the likelihood's, make Adam's step and return the
-    regulariser's terms. All of it is elementwise and in place but for the sums.
+) -> None:
+    """Add the regulariser's gradient to the likelihood's and make Adam's step. All of it is
+    elementwise and in place; the regulariser's value is never computed.
 
-    `rates` are the learning rate and what makes Adam's second moment unbiased, from
+    `rates` are the learning rate and what makes Adam's second moment unbiased, a row of
     `step_rates`, as a tensor so that a compiled update serves every step.
     """
     gradients = [vectors.mean_gradient]
     if not at_mean:
         gradients.append(vectors.variance * vectors.spread_gradient)
-    terms: dict[str, Tensor] = {}
     if regulariser is not None:
 
-        def total(mean: Tensor, log_std: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            found = regulariser(MeanField(mean, log_std, vectors.layout), memory, examples)
-            return torch.stack(list(found.values())).sum(), found
+        def total(mean: Tensor, log_std: Tensor) -> Tensor:
+            terms = regulariser(MeanField(mean, log_std, vectors.layout), memory, examples)
+            return torch.stack(list(terms.values())).sum()
 
-        slope = torch.func.grad(total, argnums=(0, 1), has_aux=True)
-        slopes, terms = slope(vectors.mean, vectors.log_std)
+        slopes = torch.func.grad(total, argnums=(0, 1))(vectors.mean, vectors.log_std)
         gradients = [a + b for a, b in zip(gradients, slopes, strict=False)]
     if clip_norm is not None:
         norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
@@ -315,7 +384,6 @@ def update(
     if not at_mean:
         _adam(vectors.log_std, gradients[1], *vectors.spread_moments, rates)
         vectors.variance.copy_((2 * vectors.log_std).exp())
-    return terms
 
 
 def _adam(weights: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Tensor) -> None:
@@ -326,7 +394,10 @@ def _adam(weights: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rate
     weights.sub_(rates[0] * first / (rates[1] * second.sqrt() + EPSILON))
 
 
-def step_rates(learning_rate: float, step: int, like: Tensor) -> Tensor:
-    """The `rates` of an update; steps count from 1."""
-    values = [learning_rate / (1 - FIRST_DECAY**step), (1 - SECOND_DECAY**step) ** -0.5]
-    return torch.tensor(values, dtype=like.dtype, device=like.device)
+def step_rates(learning_rates: Sequence[float], like: Tensor) -> Tensor:
+    """A row of `rates` for each step of a run, made once so that no step waits for a copy."""
+    rows = [
+        (rate / (1 - FIRST_DECAY**step), (1 - SECOND_DECAY**step) ** -0.5)
+        for step, rate in enumerate(learning_rates, start=1)
+    ]
+    return torch.tensor(rows, dtype=like.dtype, device=like.device)
