@@ -221,6 +221,13 @@ def test_the_permutation_seed_is_apart_from_the_seed() -> None:
     assert torch.equal(first[1].train.inputs(), second[1].train.inputs())
 
 
+@pytest.mark.parametrize("name", OFFLINE)
+def test_streams_of_different_seeds_have_equal_settings(name: str) -> None:
+    first, second = (dict(benchmark(name, seed=seed).settings) for seed in (0, 1))
+    assert (first.pop("seed"), second.pop("seed")) == (0, 1)
+    assert first == second  # else a report takes the seeds for different problems
+
+
 def test_class_order_can_be_shuffled_by_a_seed() -> None:
     stream = benchmark("split-digits", order_seed=1, tasks=2)
     assert [task.name for task in stream] == SHUFFLED_PAIRS

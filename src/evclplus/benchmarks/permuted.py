@@ -95,5 +95,6 @@ def permuted_stream(
         views[0], names[0] = view, "unpermuted"
     groups = [chosen_classes(data, settings)] * settings.tasks
     task_plans = plans(names, groups, views, settings.scenario)
-    resolved = {"permutation_seed": permutation_seed, "class_order": list(groups[0])}
+    # permutation_seed stays as it was given: seeds of one stream must not look like many streams.
+    resolved = {"class_order": list(groups[0])}
     return finish(name, data, task_plans, settings, seed, resolved, notes)
