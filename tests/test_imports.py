@@ -15,6 +15,8 @@ ROOMS = [
     "cli",
     "display",
     "bench",
+    "reproduce",
+    "presets",
     "report",
     "compare",
     "run",

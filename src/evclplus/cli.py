@@ -25,6 +25,7 @@ from evclplus.environment import environment
 from evclplus.errors import EvclplusError, SettingsError
 from evclplus.files import make_folder
 from evclplus.methods import METHODS
+from evclplus.presets import load_preset
 from evclplus.record import RECORD, Record, find_records
 from evclplus.run import run_into
 
@@ -113,7 +114,7 @@ def compare(
 ) -> None:
     """Run methods x seeds in parallel and report. Finished runs are kept: call again to go on."""
     _use_data_dir(data_dir)
-    named = tuple(name.strip() for name in methods.split(",")) if methods else None
+    named = _names(methods)
     plan = _plan(config, assignments, benchmark, epochs, methods=named, seeds=seeds)
     if config is None:
         plan = _with_defaults(plan, methods=named, seeds=seeds)
@@ -132,6 +133,56 @@ def demo(
     with resources.as_file(resources.files("evclplus") / "demo.toml") as file:
         plan = load_plan(file, {}, [])
     _compare(plan, out, jobs, overwrite)
+
+
+@app.command()
+def reproduce(
+    preset: Annotated[
+        str, typer.Option("--preset", help="paper, tuned, or a TOML file like theirs.")
+    ],
+    benchmarks: Annotated[
+        str | None, typer.Option("--benchmarks", help="Only these, separated by commas.")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option("--methods", help="Only these, separated by commas.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="How many seeds, not the preset's.")
+    ] = None,
+    epochs: Epochs = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for all results; default results/PRESET.")
+    ] = None,
+    jobs: Jobs = None,
+    overwrite: Overwrite = False,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Run nothing; write reports and tables again.")
+    ] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Run a whole table, benchmarks x methods x seeds. Finished runs are kept: call again to go
+    on."""
+    from evclplus import reproduce as reproduction  # slow to import, see _show
+
+    _use_data_dir(data_dir)
+    wanted = load_preset(preset).changed(seeds, epochs)
+    selection = reproduction.Selection.of(wanted, _names(benchmarks), _names(methods))
+    out = out or Path("results", Path(preset).stem)
+    failed: list[str] = []
+    if not report_only:
+        workers = jobs or os.cpu_count() or 1
+        try:
+            with ComparisonBars(console, count=None) as bars:
+                failed = reproduction.reproduce(
+                    selection, out, workers, bars, _say, _command(), overwrite
+                )
+        except KeyboardInterrupt:
+            _complain("interrupted: every finished run is kept; call again to go on")
+            raise typer.Exit(130) from None
+    console.print(reproduction.write_reports(wanted, out))
+    _say(f"tables: {out / 'table.md'}")
+    if failed:
+        raise SettingsError(f"{len(failed)} runs failed; see the lines above")
 
 
 @app.command()
@@ -231,6 +282,16 @@ def data_show(
     _use_data_dir(data_dir)
     contact_sheet(benchmark_named(name, seed=seed), out)
     console.print(f"contact sheet: {out}", soft_wrap=True)
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    """The names in a list separated by commas."""
+    return tuple(name.strip() for name in text.split(",")) if text else None
+
+
+def _say(line: str) -> None:
+    """One plain line: not broken, not coloured, and in a log file at once."""
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def _use_data_dir(folder: Path | None) -> None:

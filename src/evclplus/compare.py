@@ -30,7 +30,8 @@ class Cell:
 
     @property
     def title(self) -> str:
-        return f"{self.experiment.method} seed {self.experiment.seed}"
+        one = self.experiment
+        return f"{one.benchmark} {one.method} seed {one.seed}"
 
 
 @dataclass(frozen=True)
@@ -125,10 +126,11 @@ class _Pool:
                 if not news.done:
                     watcher.moved(cell, news)
                     continue
+                # The next cell first: a watcher may take its time, a worker should not wait.
+                _give_next(worker, waiting, todo, watcher)
                 watcher.ended(cell, news.error)
                 if news.error is not None:
                     failed.append(f"{cell.title}: {news.error}")
-                _give_next(worker, waiting, todo, watcher)
         return failed
 
     def _with_news(self) -> list[_Worker]:

@@ -136,14 +136,14 @@ class Plan(Settings):
 def load_plan(file: Path | None, flags: dict[str, Any], assignments: Sequence[str]) -> Plan:
     """A plan from a TOML file, then flags, then `SECTION.KEY=VALUE` assignments, each winning
     over what came before."""
-    values = {} if file is None else _read_toml(file)
+    values = {} if file is None else read_toml(file)
     values = _merged(values, {key: value for key, value in flags.items() if value is not None})
     for assignment in assignments:
         values = _merged(values, _parse_assignment(assignment))
     return Plan(**values)
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
+def read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

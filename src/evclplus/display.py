@@ -61,12 +61,14 @@ class TrainingBar(Progress, AbstractContextManager["TrainingBar"]):
 
 
 class ComparisonBars(AbstractContextManager["ComparisonBars"]):
-    """A bar for all cells and one for each that is running."""
+    """A bar for each cell that is running and, given how many there are, one for all of them."""
 
-    def __init__(self, console: Console, count: int) -> None:
+    def __init__(self, console: Console, count: int | None) -> None:
         self.console = console
         self.bars = bars(console)
-        self.overall = self.bars.add_task("all runs", total=count, terms="")
+        self.overall = self.bars.add_task(
+            "all runs", total=count, terms="", visible=count is not None
+        )
         self.running: dict[Path, TaskID] = {}
 
     def __enter__(self) -> "ComparisonBars":

@@ -82,10 +82,10 @@ class Table:
 
 def results_table(comparison: Comparison) -> Table:
     """Every measure of every row."""
-    others = [_measure_column(comparison.rows, measure) for measure in OTHER_MEASURES]
+    others = [measure_column(comparison.rows, measure) for measure in OTHER_MEASURES]
     columns = [
         [method_cell(comparison, row) for row in comparison.rows],
-        [replace(cell, detail="") for cell in _measure_column(comparison.rows, ACCURACY)],
+        [replace(cell, detail="") for cell in measure_column(comparison.rows, ACCURACY)],
         [Cell(percent(row.accuracy.deviation)) for row in comparison.rows],
         [Cell(percent_interval(row.accuracy.interval)) for row in comparison.rows],
         *others,
@@ -122,7 +122,7 @@ def role(comparison: Comparison, row: Row) -> str:
     return BEST_BASELINE if is_compared else ""
 
 
-def _measure_column(rows: Sequence[Row], measure: Measure) -> list[Cell]:
+def measure_column(rows: Sequence[Row], measure: Measure) -> list[Cell]:
     """Mean and deviation of each row; the best, as it is shown, is marked.
 
     The upper bound sees all data at once, so it does not compete.

@@ -54,9 +54,9 @@ def _csv_line(comparison: Comparison, row: Row) -> dict[str, str]:
 def _csv_difference(difference: PairedDifference | None) -> dict[str, str]:
     found = difference or PairedDifference(0)
     return {
-        "difference_percent": _exact(found.mean, 100),
+        "difference_percent": exact(found.mean, 100),
         **_csv_interval("difference_percent", found.interval),
-        "p_value": _exact(found.p_value),
+        "p_value": exact(found.p_value),
         "pairs": str(found.pairs) if difference else "",
     }
 
@@ -65,16 +65,16 @@ def _csv_measure(row: Row, measure: Measure) -> dict[str, str]:
     value = row.spread(measure.field)
     scale = 100 if measure.is_percent else 1
     name = f"{measure.field}_percent" if measure.is_percent else measure.field
-    cells = {name: _exact(value.mean, scale), f"{name}_sd": _exact(value.deviation, scale)}
+    cells = {name: exact(value.mean, scale), f"{name}_sd": exact(value.deviation, scale)}
     return cells | (_csv_interval(name, value.interval) if measure is ACCURACY else {})
 
 
 def _csv_interval(name: str, interval: Interval | None) -> dict[str, str]:
     low, high = (interval.low, interval.high) if interval else (None, None)
-    return {f"{name}_low": _exact(low, 100), f"{name}_high": _exact(high, 100)}
+    return {f"{name}_low": exact(low, 100), f"{name}_high": exact(high, 100)}
 
 
-def _exact(value: float | None, scale: int = 1) -> str:
+def exact(value: float | None, scale: int = 1) -> str:
     return "" if value is None else f"{scale * value:.6g}"
 
 
@@ -83,18 +83,18 @@ def to_markdown(comparisons: Sequence[Comparison]) -> str:
     for comparison in comparisons:
         parts += [
             f"## {for_markdown(comparison.title)}",
-            _markdown_table(results_table(comparison)),
+            markdown_table(results_table(comparison)),
         ]
         if comparison.notes:
             parts.append("\n".join(_markdown_notes(comparison.notes)))
         against = baseline_table(comparison)
         if against and comparison.baseline:
             name = for_markdown(comparison.baseline.label)
-            parts += [f"Against {name}. {BASELINE_RULE}", _markdown_table(against)]
+            parts += [f"Against {name}. {BASELINE_RULE}", markdown_table(against)]
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_table(table: Table) -> str:
+def markdown_table(table: Table) -> str:
     lines = [
         [for_markdown(heading) for heading in table.headings],
         [":--"] + ["--:"] * (len(table.headings) - 1),
