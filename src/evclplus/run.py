@@ -122,6 +122,9 @@ def finished(folder: Path, experiment: Experiment) -> bool:
     if not (folder / RECORD).exists():
         return False
     found = Record.read(folder / RECORD).config
+    # An option that came after the record has its default in it.
+    options = method(found.method, **found.options).options()
+    found = found.model_copy(update={"options": options})
     if found.fingerprint() != experiment.fingerprint():
         raise FileError(
             f"{folder} has a record made with other settings ({_difference(found, experiment)}); "
