@@ -1,0 +1,97 @@
+"""Our side of the comparisons: a learner that knows some tasks and trains the next."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from evclplus import networks
+from evclplus.bench.plain import BATCH, INPUTS, labels, pictures
+from evclplus.bench.timing import Work
+from evclplus.benchmarks import Stream, tasks
+from evclplus.config import Training
+from evclplus.core.batches import Batch, minibatches
+from evclplus.core.examples import Examples
+from evclplus.core.step import LikelihoodGradient, Vectors, step_rates, update
+from evclplus.learner import Learner
+from evclplus.methods.base import Method
+from evclplus.progress import Progress
+from evclplus.train import Update, fit
+
+
+def stream_of(x: Tensor, count: int = 2) -> Stream:
+    """The same inputs as `count` tasks of two classes, a head for each."""
+    pair, few = (x, labels(len(x))), (x[:10], labels(10))
+    return tasks([pair] * count, test=[few] * count, validation=[few] * count)
+
+
+def after_first_task(method: Method, network: nn.Module, stream: Stream) -> Learner:
+    return Learner(network, method, epochs=1, batch_size=BATCH, compile="off").learn(stream[0])
+
+
+def second_task(learner: Learner, stream: Stream) -> Work:
+    """An epoch of the second task, all penalties on, the update compiled."""
+    training = Training(epochs=1, batch_size=BATCH, compile="on")
+
+    def work() -> None:
+        fit(
+            learner.network,
+            learner.q,
+            learner.method.regulariser,
+            learner.memory,
+            [stream[1].train],
+            training,
+            torch.Generator().manual_seed(0),
+            "epoch",
+            Progress(),
+        )
+
+    return work
+
+
+def learner_and_stream(method: Method, hidden: Sequence[int]) -> tuple[Learner, Stream]:
+    stream = stream_of(pictures())
+    network = networks.mlp(INPUTS, hidden, heads=stream.heads)
+    return after_first_task(method, network, stream), stream
+
+
+def epoch_of(method: Method, hidden: Sequence[int]) -> Work:
+    return second_task(*learner_and_stream(method, hidden))
+
+
+def compiled_update() -> Update:
+    """As training compiles it; one compilation serves networks of every size."""
+    return torch.compile(update, fullgraph=True, dynamic=True)
+
+
+class NextTask:
+    """The training of one more task, taken apart: the two halves of a step can be called alone."""
+
+    def __init__(self, learner: Learner, examples: Examples, update: Update) -> None:
+        self.learner = learner
+        self.data = [examples.gathered()]
+        self.vectors = Vectors(learner.q)
+        self.likelihood = LikelihoodGradient(learner.network, self.vectors, at_mean=False)
+        self.draws = torch.Generator().manual_seed(0)
+        self._update = update
+        self._examples = torch.tensor(float(len(examples)))
+        self._rates = step_rates([1e-3], self.vectors.mean)[0]
+
+    def minibatches(self, size: int = BATCH) -> Iterator[Batch]:
+        """One epoch of them."""
+        return minibatches(self.learner.network, self.data, size, self.draws)
+
+    def update(self) -> None:
+        self._update(
+            self.vectors,
+            self.learner.method.regulariser,
+            self.learner.memory,
+            self._examples,
+            self._rates,
+            None,
+            False,
+        )
+
+    def step(self, batch: Batch) -> None:
+        self.likelihood(batch)
+        self.update()
