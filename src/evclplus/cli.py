@@ -14,8 +14,7 @@ from rich.table import Table
 from typer.exceptions import TyperException
 
 from evclplus import compare as comparison
-from evclplus.bench import rows as bench_rows
-from evclplus.bench import step_parts
+from evclplus.bench.show import show_parts, show_rows
 from evclplus.benchmarks import BENCHMARKS, contact_sheet, fetch, status
 from evclplus.benchmarks import benchmark as benchmark_named
 from evclplus.benchmarks.datasets import find_dataset
@@ -23,7 +22,7 @@ from evclplus.config import Plan, load_plan, nearest
 from evclplus.display import ComparisonBars, TrainingBar
 from evclplus.environment import environment
 from evclplus.errors import EvclplusError, SettingsError
-from evclplus.files import make_folder
+from evclplus.files import check_target, make_folder, write_atomically
 from evclplus.methods import METHODS
 from evclplus.presets import load_preset
 from evclplus.record import RECORD, Record, find_records
@@ -215,27 +214,27 @@ def list_() -> None:
 @app.command()
 def bench(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Turns of each rival.")] = 12,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON, no table.")] = False,
     parts: Annotated[
         bool, typer.Option("--parts", help="Where the time of one step goes, instead.")
     ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE.json", help="Also write a file.")
+    ] = None,
+    overwrite: Overwrite = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON, no table.")] = False,
 ) -> None:
     """Measure speed as ratios against plain PyTorch, turn by turn in one run: a few minutes."""
-    if parts:
-        for name, milliseconds in step_parts(rounds).items():
-            console.print(f"{milliseconds:7.2f} ms  {name}", soft_wrap=True)
-        return
-    measured = []
-    for measure in bench_rows(rounds):
-        row = measure()
-        measured.append(row)
-        if not json_output:
-            reach = "" if row.must is None else f"must {row.must:g}"
-            goal = "" if row.aim is None else f", aim {row.aim:g}"
-            console.print(f"{row.ratio:7.2f}  {row.name}  ({reach}{goal})", soft_wrap=True)
+    if out is not None:
+        check_target(out, overwrite)
+    screen = Console(quiet=json_output)
+    measured = show_parts(screen, rounds) if parts else show_rows(screen, rounds)
+    content = {"environment": environment(), "command": _command(), "rounds": rounds, **measured}
+    text = json.dumps(content, indent=1)
     if json_output:
-        content = {"environment": environment(), "rows": [row.as_json() for row in measured]}
-        print(json.dumps(content, indent=1))
+        print(text)
+    if out is not None:
+        write_atomically(out, text + "\n")
+        screen.print(f"numbers: {out}", soft_wrap=True)
 
 
 @data_app.callback(invoke_without_command=True)

@@ -40,3 +40,12 @@ def make_folder(path: Path) -> Path:
         reason = error.strerror or str(error)
         raise FileError(f"cannot write in the folder {path}: {reason}; choose another") from None
     return path
+
+
+def check_target(path: Path, overwrite: bool) -> None:
+    """Refuse a file that cannot be written or must not be replaced, before any long work starts."""
+    if path.is_dir():
+        raise FileError(f"{path} is a folder; give the name of a file in it")
+    if path.exists() and not overwrite:
+        raise FileError(f"{path} exists; pass --overwrite or another name")
+    make_folder(path.parent)

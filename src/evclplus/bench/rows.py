@@ -46,8 +46,17 @@ class Row:
     ours: float | None = None
     rival: float | None = None
 
+    @property
+    def reached(self) -> str:
+        """Which goal the ratio meets; every goal is an upper bound."""
+        if self.aim is not None and self.ratio <= self.aim:
+            return "aim"
+        if self.must is not None and self.ratio <= self.must:
+            return "yes" if self.aim is None else "must"
+        return "no"
+
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "reached": self.reached}
 
 
 def rows(rounds: int = 12) -> list[Callable[[], Row]]:

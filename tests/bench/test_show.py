@@ -1,0 +1,79 @@
+"""What the bench command prints and writes, with measurements that take no time."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from evclplus.bench import show
+from evclplus.bench.rows import Row
+from evclplus.cli import main
+
+ROWS = [
+    Row("quick / slow", 0.5, must=1.4, aim=1.0, ours=1.0, rival=2.0),
+    Row("held", 15.0, must=16.0, aim=13.0),
+    Row("fed", 1.0, must=1.05),
+    Row("slow / quick", 2.0, must=1.4, aim=1.0),
+]
+
+
+@pytest.fixture(autouse=True)
+def _quick_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ready(row: Row) -> object:
+        return lambda: row
+
+    monkeypatch.setattr(show, "rows", lambda rounds: [ready(row) for row in ROWS])
+    monkeypatch.setattr(show, "step_parts", lambda rounds: {"likelihood": 5.7, "update": 0.7})
+
+
+def bench(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["evclplus", "bench", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(end.value.code or 0)
+
+
+def test_each_row_says_which_goal_is_reached() -> None:
+    assert [row.reached for row in ROWS] == ["aim", "must", "yes", "no"]
+
+
+def test_the_table_and_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "bench.json"
+    assert bench(monkeypatch, "--rounds", "3", "--out", str(out)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [word in lines[1] for word in ("ratio", "must", "aim", "reached")] == [True] * 4
+    assert any("quick / slow" in line and "0.50" in line and "aim" in line for line in lines)
+    content = json.loads(out.read_text())
+    assert content["command"] == f"evclplus bench --rounds 3 --out {out}"
+    assert content["rounds"] == 3
+    assert {"commit", "torch", "threads"} <= set(content["environment"])
+    assert content["rows"][0]["ratio"] == 0.5
+    assert content["rows"][3]["reached"] == "no"
+
+
+def test_parts_are_written_too_and_json_prints_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "parts.json"
+    assert bench(monkeypatch, "--parts", "--json", "--out", str(out)) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads(out.read_text())
+    assert printed["parts"] == {"likelihood": 5.7, "update": 0.7}
+    assert "rows" not in printed
+
+
+def test_a_file_is_replaced_only_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "bench.json"
+    out.write_text("old")
+    assert bench(monkeypatch, "--out", str(out)) == 2
+    assert capsys.readouterr().err == f"evclplus: {out} exists; pass --overwrite or another name\n"
+    assert out.read_text() == "old"
+    assert bench(monkeypatch, "--out", str(out), "--overwrite") == 0
+    assert json.loads(out.read_text())["rows"]
+    assert bench(monkeypatch, "--out", str(tmp_path)) == 2
+    assert "is a folder" in capsys.readouterr().err
