@@ -14,7 +14,7 @@ from rich.table import Table
 from typer.exceptions import TyperException
 
 from evclplus import compare as comparison
-from evclplus.bench.show import show_parts, show_rows
+from evclplus.bench.show import show_parts, show_rivals, show_rows
 from evclplus.benchmarks import BENCHMARKS, contact_sheet, fetch, status
 from evclplus.benchmarks import benchmark as benchmark_named
 from evclplus.benchmarks.datasets import find_dataset
@@ -214,6 +214,9 @@ def list_() -> None:
 @app.command()
 def bench(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Turns of each rival.")] = 12,
+    against: Annotated[
+        bool, typer.Option("--against", help="Other packages that are installed, as well.")
+    ] = False,
     parts: Annotated[
         bool, typer.Option("--parts", help="Where the time of one step goes, instead.")
     ] = False,
@@ -228,6 +231,8 @@ def bench(
         check_target(out, overwrite)
     screen = Console(quiet=json_output)
     measured = show_parts(screen, rounds) if parts else show_rows(screen, rounds)
+    if against:
+        measured |= show_rivals(screen, rounds)
     content = {"environment": environment(), "command": _command(), "rounds": rounds, **measured}
     text = json.dumps(content, indent=1)
     if json_output:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from evclplus.bench import show
+from evclplus.bench.rivals import RivalRow
 from evclplus.bench.rows import Row
 from evclplus.cli import main
 
@@ -16,13 +17,18 @@ ROWS = [
     Row("fed", 1.0, must=1.05),
     Row("slow / quick", 2.0, must=1.4, aim=1.0),
 ]
+RIVALS = [
+    RivalRow("quick-package", "1.2", "the same", "evcl+", rival_ratio=3.0, our_ratio=1.5),
+    RivalRow("no-package", None, "another", "ewc", not_measured="no_package is not installed"),
+]
 
 
 @pytest.fixture(autouse=True)
 def _quick_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ready(row: Row) -> object:
+    def ready(row: object) -> object:
         return lambda: row
 
+    monkeypatch.setattr(show, "rivals", lambda rounds: [ready(row) for row in RIVALS])
     monkeypatch.setattr(show, "rows", lambda rounds: [ready(row) for row in ROWS])
     monkeypatch.setattr(show, "step_parts", lambda rounds: {"likelihood": 5.7, "update": 0.7})
 
@@ -63,6 +69,21 @@ def test_parts_are_written_too_and_json_prints_nothing_else(
     assert printed == json.loads(out.read_text())
     assert printed["parts"] == {"likelihood": 5.7, "update": 0.7}
     assert "rows" not in printed
+
+
+def test_rivals_come_after_the_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(monkeypatch, "--against") == 0
+    printed = capsys.readouterr().out
+    assert "quick / slow" in printed
+    assert "quick-package 1.2" in printed
+    assert "evcl+ 1.50" in printed
+    assert "not measured: no_package" in printed
+    assert bench(monkeypatch, "--against", "--json") == 0
+    first, second = json.loads(capsys.readouterr().out)["rivals"]
+    assert (first["rival_ratio"], first["our_ratio"]) == (3.0, 1.5)
+    assert second["not_measured"] == "no_package is not installed"
 
 
 def test_a_file_is_replaced_only_when_asked(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from evclplus import networks
-from evclplus.bench.plain import BATCH, INPUTS, labels, pictures
+from evclplus.bench.plain import BATCH, EXAMPLES, INPUTS, labels, pictures
 from evclplus.bench.timing import Work
 from evclplus.benchmarks import Stream, tasks
 from evclplus.config import Training
@@ -49,14 +49,16 @@ def second_task(learner: Learner, stream: Stream) -> Work:
     return work
 
 
-def learner_and_stream(method: Method, hidden: Sequence[int]) -> tuple[Learner, Stream]:
-    stream = stream_of(pictures())
+def learner_and_stream(
+    method: Method, hidden: Sequence[int], examples: int = EXAMPLES
+) -> tuple[Learner, Stream]:
+    stream = stream_of(pictures(count=examples))
     network = networks.mlp(INPUTS, hidden, heads=stream.heads)
     return after_first_task(method, network, stream), stream
 
 
-def epoch_of(method: Method, hidden: Sequence[int]) -> Work:
-    return second_task(*learner_and_stream(method, hidden))
+def epoch_of(method: Method, hidden: Sequence[int], examples: int = EXAMPLES) -> Work:
+    return second_task(*learner_and_stream(method, hidden, examples))
 
 
 def compiled_update() -> Update:

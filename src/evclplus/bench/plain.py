@@ -24,8 +24,8 @@ def pictures(shape: tuple[int, ...] = (1, 28, 28), count: int = EXAMPLES) -> Ten
     return torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
 
 
-def pixels() -> Tensor:
-    return pictures().float() / 255
+def pixels(count: int = EXAMPLES) -> Tensor:
+    return pictures(count=count).float() / 255
 
 
 def labels(count: int = EXAMPLES) -> Tensor:

@@ -7,9 +7,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from evclplus.bench.parts import step_parts
+from evclplus.bench.rivals import RivalRow, rivals
 from evclplus.bench.rows import rows
 
 
@@ -25,6 +27,32 @@ def show_rows(console: Console, rounds: int) -> dict[str, Any]:
             )
             live.refresh()
     return {"rows": measured}
+
+
+def show_rivals(console: Console, rounds: int) -> dict[str, Any]:
+    table = _table("rival", "its epoch", "our epoch", "its / ours")
+    table.show_lines = True
+    table.title = "12,000 x 784, 2x256, batch 256; the plain epoch is 1"
+    measured = []
+    with Live(table, console=console, auto_refresh=False) as live:
+        for measure in rivals(rounds):
+            row = measure()
+            measured.append(row.as_json())
+            table.add_row(*_rival_cells(row))
+            live.refresh()
+    return {"rivals": measured}
+
+
+def _rival_cells(row: RivalRow) -> list[str]:
+    name = f"{row.package} {row.version or ''}\n{row.what}"
+    if row.rival_ratio is None or row.our_ratio is None:
+        return [escape(f"{name}\nnot measured: {row.not_measured}")]
+    return [
+        name,
+        f"{row.rival_ratio:.2f}",
+        f"{row.ours} {row.our_ratio:.2f}",
+        f"{row.rival_ratio / row.our_ratio:.2f}",
+    ]
 
 
 def show_parts(console: Console, rounds: int) -> dict[str, Any]:
