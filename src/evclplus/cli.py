@@ -6,7 +6,7 @@ import shlex
 import sys
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.table import Table
 from typer.exceptions import TyperException
 
 from evclplus import compare as comparison
-from evclplus.bench.show import show_parts, show_rivals, show_rows
+from evclplus.bench.show import show_growth, show_parts, show_rivals, show_rows
 from evclplus.benchmarks import BENCHMARKS, contact_sheet, fetch, status
 from evclplus.benchmarks import benchmark as benchmark_named
 from evclplus.benchmarks.datasets import find_dataset
@@ -220,6 +220,17 @@ def bench(
     parts: Annotated[
         bool, typer.Option("--parts", help="Where the time of one step goes, instead.")
     ] = False,
+    growth: Annotated[
+        bool,
+        typer.Option(
+            "--growth",
+            help="How a step's time grows with parameters, batch, tasks and examples, instead.",
+        ),
+    ] = False,
+    figure: Annotated[
+        Path | None,
+        typer.Option("--figure", help="Draw --growth: a PNG or SVG file, or a folder for both."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE.json", help="Also write a file.")
     ] = None,
@@ -227,10 +238,19 @@ def bench(
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON, no table.")] = False,
 ) -> None:
     """Measure speed as ratios against plain PyTorch, turn by turn in one run: a few minutes."""
-    if out is not None:
-        check_target(out, overwrite)
+    if figure is not None and not growth:
+        raise SettingsError("--figure draws the curves of --growth; give both or neither")
+    drawings = _drawings(figure)
+    for path in (*([] if out is None else [out]), *drawings):
+        check_target(path, overwrite)
     screen = Console(quiet=json_output)
-    measured = show_parts(screen, rounds) if parts else show_rows(screen, rounds)
+    measured: dict[str, Any] = {}
+    if not (parts or growth):
+        measured |= show_rows(screen, rounds)
+    if parts:
+        measured |= show_parts(screen, rounds)
+    if growth:
+        measured |= show_growth(screen, rounds)
     if against:
         measured |= show_rivals(screen, rounds)
     content = {"environment": environment(), "command": _command(), "rounds": rounds, **measured}
@@ -240,6 +260,23 @@ def bench(
     if out is not None:
         write_atomically(out, text + "\n")
         screen.print(f"numbers: {out}", soft_wrap=True)
+    if drawings:
+        from evclplus.bench.figure import growth_figure  # slow to import, see _show
+
+        image = growth_figure(measured["growth"])
+        for path in drawings:
+            write_atomically(path, image.svg if path.suffix == ".svg" else image.png)
+            screen.print(f"figure: {path}", soft_wrap=True)
+
+
+def _drawings(figure: Path | None) -> list[Path]:
+    if figure is None:
+        return []
+    if figure.suffix in (".png", ".svg"):
+        return [figure]
+    if figure.suffix:
+        raise SettingsError(f"{figure} is neither .png nor .svg; give one of them or a folder")
+    return [figure / "growth.png", figure / "growth.svg"]
 
 
 @data_app.callback(invoke_without_command=True)

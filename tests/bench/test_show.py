@@ -22,6 +22,13 @@ RIVALS = [
     RivalRow("no-package", None, "another", "ewc", not_measured="no_package is not installed"),
 ]
 
+POINT = {"evcl_plus": 2.0, "plain": 1.0, "matrix_products": 0.5, "vectors": 16.0}
+CURVES = [
+    (name, {name: size, **POINT})
+    for name in ("parameters", "batch_size", "tasks", "examples")
+    for size in (10, 2000)
+]
+
 
 @pytest.fixture(autouse=True)
 def _quick_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +37,7 @@ def _quick_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(show, "rivals", lambda rounds: [ready(row) for row in RIVALS])
     monkeypatch.setattr(show, "rows", lambda rounds: [ready(row) for row in ROWS])
+    monkeypatch.setattr(show, "growth", lambda rounds: iter(CURVES))
     monkeypatch.setattr(show, "step_parts", lambda rounds: {"likelihood": 5.7, "update": 0.7})
 
 
@@ -98,3 +106,28 @@ def test_a_file_is_replaced_only_when_asked(
     assert json.loads(out.read_text())["rows"]
     assert bench(monkeypatch, "--out", str(tmp_path)) == 2
     assert "is a folder" in capsys.readouterr().err
+
+
+def test_growth_is_written_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, figure = tmp_path / "growth.json", tmp_path / "images" / "growth.png"
+    assert bench(monkeypatch, "--growth", "--out", str(out), "--figure", str(figure)) == 0
+    assert "batch size" in capsys.readouterr().out
+    content = json.loads(out.read_text())
+    assert "rows" not in content
+    assert content["growth"]["tasks"][1] == {"tasks": 2000, **POINT}
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert bench(monkeypatch, "--growth", "--figure", str(figure)) == 2
+    assert "exists; pass --overwrite" in capsys.readouterr().err
+    assert bench(monkeypatch, "--growth", "--figure", str(tmp_path / "both")) == 0
+    assert {path.name for path in (tmp_path / "both").iterdir()} == {"growth.png", "growth.svg"}
+
+
+def test_a_figure_needs_growth_and_a_known_format(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(monkeypatch, "--figure", "growth.png") == 2
+    assert "--figure draws the curves of --growth" in capsys.readouterr().err
+    assert bench(monkeypatch, "--growth", "--figure", "growth.pdf") == 2
+    assert "neither .png nor .svg" in capsys.readouterr().err

@@ -40,6 +40,7 @@ def memory_in_vectors(count: int) -> float:
     """Numbers held while the last of `count` tasks is trained, beyond data, per weight."""
     stream = stream_of(torch.zeros(12, INPUTS), count)
     network = networks.mlp(INPUTS, [100, 100], heads=stream.heads)
+    gc.collect()  # what is no longer held must not vanish between the two counts
     before = Held()
     before.advance(2, None)  # the network and the data
     learner = Learner(network, EVCLPlus(), epochs=1, batch_size=4, compile="off")

@@ -3,6 +3,8 @@
 Tables are redrawn only between measurements, never by a thread that would disturb them.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -10,6 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from evclplus.bench.growth import Point, growth
 from evclplus.bench.parts import step_parts
 from evclplus.bench.rivals import RivalRow, rivals
 from evclplus.bench.rows import rows
@@ -18,7 +21,7 @@ from evclplus.bench.rows import rows
 def show_rows(console: Console, rounds: int) -> dict[str, Any]:
     table = _table("work", "ratio", "must", "aim", "reached")
     measured = []
-    with Live(table, console=console, auto_refresh=False) as live:
+    with _live(console, table) as live:
         for measure in rows(rounds):
             row = measure()
             measured.append(row.as_json())
@@ -34,7 +37,7 @@ def show_rivals(console: Console, rounds: int) -> dict[str, Any]:
     table.show_lines = True
     table.title = "12,000 x 784, 2x256, batch 256; the plain epoch is 1"
     measured = []
-    with Live(table, console=console, auto_refresh=False) as live:
+    with _live(console, table) as live:
         for measure in rivals(rounds):
             row = measure()
             measured.append(row.as_json())
@@ -62,6 +65,32 @@ def show_parts(console: Console, rounds: int) -> dict[str, Any]:
         table.add_row(name, f"{milliseconds:.2f}")
     console.print(table)
     return {"parts": parts}
+
+
+def show_growth(console: Console, rounds: int) -> dict[str, Any]:
+    columns = {
+        "evcl_plus": "EVCL+ ms",
+        "plain": "plain ms",
+        "matrix_products": "products ms",
+        "vectors": "vectors",
+    }
+    table = _table("what grows", "to", *columns.values())
+    curves: dict[str, list[Point]] = {}
+    with _live(console, table) as live:
+        for name, point in growth(rounds):
+            curves.setdefault(name, []).append(point)
+            found = [f"{point[key]:.3g}" if key in point else "" for key in columns]
+            table.add_row(name.replace("_", " "), f"{point[name]:,}", *found)
+            live.refresh()
+    return {"growth": curves}
+
+
+@contextmanager
+def _live(console: Console, table: Table) -> Iterator[Live]:
+    with Live(table, console=console, auto_refresh=False) as live:
+        yield live
+    if not console.is_terminal:
+        console.print()  # into a file or pipe, rich leaves the last line open
 
 
 def _table(first: str, *others: str) -> Table:

@@ -1,9 +1,13 @@
 """Timing by turns."""
 
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 Work = Callable[[], object]
+
+TURN = 0.05
+"""Seconds a turn of quick steps should take, long against the clock and whatever interrupts."""
 
 
 def alternate(*works: Work, rounds: int) -> list[float]:
@@ -23,3 +27,15 @@ def repeated(work: Work, times: int) -> Work:
             work()
 
     return all_of_it
+
+
+def milliseconds(steps: Mapping[str, Work], rounds: int) -> dict[str, float]:
+    """The least time of each step, by name. A turn repeats quick steps."""
+    gc.collect()  # of earlier networks, which may be large
+    counts = [max(1, round(TURN / alternate(step, rounds=1)[0])) for step in steps.values()]
+    turns = map(repeated, steps.values(), counts)
+    taken = alternate(*turns, rounds=rounds)
+    return {
+        name: 1000 * seconds / count
+        for name, seconds, count in zip(steps, taken, counts, strict=True)
+    }

@@ -76,22 +76,22 @@ def row_style(row: Row) -> tuple[str, str]:
 
 def accuracy_figure(comparison: Comparison) -> Image:
     """Average accuracy against tasks learned, with a band of one standard deviation."""
-    return _image(lambda: _accuracy_figure(comparison, (8.0, 4.3), "outside right center"))
+    return render(lambda: _accuracy_figure(comparison, (8.0, 4.3), "outside right center"))
 
 
 def narrow_accuracy_figure(comparison: Comparison) -> Image:
     """The same for a telephone: the legend is below."""
     height = 3.4 + 0.23 * len(comparison.rows)
-    return _image(lambda: _accuracy_figure(comparison, (4.4, height), "outside lower left"))
+    return render(lambda: _accuracy_figure(comparison, (4.4, height), "outside lower left"))
 
 
 def matrix_figure(comparison: Comparison, row: Row) -> Image:
     """The accuracy matrix of one row, on the colour scale of its comparison."""
     lowest = min(float(np.nanmin(other.matrix)) for other in comparison.rows)
-    return _image(lambda: _matrix_figure(row, lowest))
+    return render(lambda: _matrix_figure(row, lowest))
 
 
-def _image(draw: Callable[[], Figure]) -> Image:
+def render(draw: Callable[[], Figure]) -> Image:
     """Draw in our own style, whatever matplotlib was set to, and render without dates."""
     with matplotlib.style.context(STYLE, after_reset=True):
         figure = draw()

@@ -1,0 +1,128 @@
+"""How the time of a training step grows: with parameters, batch size, tasks learned and examples.
+
+A step is EVCL+'s on the task after those it has learned: the gradient of the likelihood, then the
+compiled update. Its minibatches are ready, as are the plain step's, except where the number of
+examples grows: there drawing them is part of the step, for that is what could grow.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, count
+from math import sqrt
+
+from torch import Tensor
+
+from evclplus import networks
+from evclplus.bench.memory import memory_in_vectors
+from evclplus.bench.ours import NextTask, compiled_update, stream_of
+from evclplus.bench.plain import (
+    BATCH,
+    INPUTS,
+    OUTPUTS,
+    labels,
+    matrix_products,
+    pictures,
+    plain_mlp,
+    plain_step,
+)
+from evclplus.bench.timing import milliseconds
+from evclplus.core.examples import Examples
+from evclplus.learner import Learner
+from evclplus.methods.evcl_plus import EVCLPlus
+from evclplus.train import Update
+
+Point = dict[str, float]
+"""What has grown and to what, and the milliseconds or vectors found there, by name."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Where to measure. Examples come in whole batches, so that all of them are equally large."""
+
+    parameters: Sequence[int] = tuple(int(10 ** (4 + i / 2)) for i in range(7))
+    batch_size: Sequence[int] = tuple(2**i for i in range(4, 12))
+    tasks: Sequence[int] = (1, 2, 5, 10, 20, 50, 100)
+    examples: Sequence[int] = tuple(BATCH * i for i in (4, 8, 20, 40, 80, 200, 400, 800))
+    hidden: Sequence[int] = (256, 256)
+
+
+FULL = Sizes()
+
+
+def growth(rounds: int = 12, sizes: Sizes = FULL) -> Iterator[tuple[str, Point]]:
+    """The points of four curves, one after the other, each with the name of its curve."""
+    update = compiled_update()
+    for parameters in sizes.parameters:
+        yield "parameters", more_parameters(parameters, rounds, update)
+    for batch_size in sizes.batch_size:
+        yield "batch_size", larger_batches(batch_size, sizes.hidden, rounds, update)
+    for tasks in sizes.tasks:
+        yield "tasks", more_tasks(tasks, sizes.hidden, rounds, update)
+    store = pictures(count=max(sizes.examples))
+    for examples in sizes.examples:
+        yield "examples", more_examples(store[:examples], sizes.hidden, rounds, update)
+
+
+def more_parameters(parameters: int, rounds: int, update: Update) -> Point:
+    width = _width(parameters)
+    learner, examples = _learned(1, [width, width], BATCH)
+    found = _beside_plain(NextTask(learner, examples, update), [width, width], rounds)
+    return {"parameters": len(learner.q.mean), "width": width, **found}
+
+
+def larger_batches(size: int, hidden: Sequence[int], rounds: int, update: Update) -> Point:
+    learner, examples = _learned(1, hidden, size)
+    return {
+        "batch_size": size,
+        **_beside_plain(NextTask(learner, examples, update), hidden, rounds),
+    }
+
+
+def more_tasks(tasks: int, hidden: Sequence[int], rounds: int, update: Update) -> Point:
+    learner, examples = _learned(tasks, hidden, BATCH)
+    task = NextTask(learner, examples, update)
+    batch = next(task.minibatches())
+    found = milliseconds({"evcl_plus": lambda: task.step(batch)}, rounds)
+    return {"tasks": tasks, **found, "vectors": memory_in_vectors(tasks + 1)}
+
+
+def more_examples(store: Tensor, hidden: Sequence[int], rounds: int, update: Update) -> Point:
+    learner, few = _learned(1, hidden, BATCH)
+    examples = replace(few, store=store, labels=labels(len(store)), rows=None)
+    task = NextTask(learner, examples, update)
+    # One epoch follows the other, so that a shuffle is paid for once in an epoch.
+    batches = chain.from_iterable(task.minibatches() for _ in count())
+    found = milliseconds({"evcl_plus": lambda: task.step(next(batches))}, rounds)
+    return {"examples": len(store), **found}
+
+
+def _width(parameters: int) -> int:
+    """Of two equal hidden layers with about so many weights in all, two heads included."""
+    linear = INPUTS + 2 + 2 * OUTPUTS
+    return max(1, round((sqrt(linear**2 + 4 * parameters) - linear) / 2))
+
+
+def _learned(tasks: int, hidden: Sequence[int], examples: int) -> tuple[Learner, Examples]:
+    """EVCL+ after so many tasks, each an epoch of a single batch, and the data of the next. The
+    network has a head for each of them."""
+    stream = stream_of(pictures(count=examples), tasks + 1)
+    network = networks.mlp(INPUTS, hidden, heads=stream.heads)
+    learner = Learner(network, EVCLPlus(), epochs=1, batch_size=examples, compile="off")
+    for task in stream.tasks[:-1]:
+        learner.learn(task)
+    return learner, stream.tasks[-1].train
+
+
+def _beside_plain(task: NextTask, hidden: Sequence[int], rounds: int) -> dict[str, float]:
+    """Our step on all examples as one batch, the plain one, and our matrix products alone."""
+    size = len(task.data[0])
+    batch = next(task.minibatches(size))
+    plain = plain_step(plain_mlp(hidden))
+    return milliseconds(
+        {
+            "evcl_plus": lambda: task.step(batch),
+            "plain": lambda: plain(batch.x, batch.y),
+            "matrix_products": matrix_products(hidden, size),
+        },
+        rounds,
+    )
