@@ -137,7 +137,7 @@ def pyro_local(hidden: Sequence[int], x: Tensor, y: Tensor) -> Epoch:
 
 
 def tyxe_local(hidden: Sequence[int], x: Tensor, y: Tensor) -> Epoch:
-    """Pyro under TyXe's local_reparameterization, as EVCL's public code has it.
+    """Pyro under TyXe's local_reparameterization.
 
     The guide is not TyXe's, which calls a function that Pyro has no more, and not Pyro's
     AutoNormal, whose sites TyXe takes for constants.
