@@ -338,3 +338,22 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_state() -> None
     assert torch.equal(learner.q.mean, before)
     assert len(learner.learned) == 1
     assert learner.evaluate(stream[0]).average_accuracy > 0.9
+
+
+def test_a_device_that_is_not_there_is_one_clear_line() -> None:
+    with pytest.raises(SettingsError, match=r"device = 'cuda:99' cannot be used: .*; leave it out"):
+        ec.Learner(small_network(blobs().heads), device="cuda:99")
+    with pytest.raises(SettingsError, match="device = 'gpu' cannot be used"):
+        ec.Learner(small_network(blobs().heads), device="gpu")
+
+
+def test_low_precision_learns_as_well(tmp_path: Path) -> None:
+    stream = blobs()
+    learner = ec.Learner(small_network(stream.heads), "evcl+", precision="bf16", **TRAINING)
+    for task in stream:
+        learner.learn(task)
+    assert learner.evaluate(stream).average_accuracy > 0.9
+    assert learner.q.mean.dtype == torch.float32
+    saved = ec.Learner.load(learner.save(tmp_path / "model"), device="cpu")
+    assert saved.training.precision == "bf16"
+    assert saved.training.device == "cpu"

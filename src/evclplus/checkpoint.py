@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -111,13 +112,13 @@ def state_tensors(
         tensors[f"stored.{index}.y"] = kept.labels
     for name, buffer in buffers.items():
         tensors[f"buffer.{name}"] = buffer
-    return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
 
 
 def state_of(
-    header: Header, tensors: dict[str, Tensor]
+    header: Header, tensors: dict[str, Tensor], device: torch.device
 ) -> tuple[MeanField, Tensor, Memory, dict[str, Tensor]]:
-    """The inverse of `state_tensors`."""
+    """The inverse of `state_tensors`; stored examples stay where they are, as all data does."""
     saved = header.layout
     layout = Layout(saved.names, saved.shapes, saved.gaussian_names)
     try:
@@ -128,9 +129,14 @@ def state_of(
             Examples(tensors[f"stored.{i}.x"], tensors[f"stored.{i}.y"], kept.outputs, kept.head)
             for i, kept in enumerate(header.stored)
         )
-        q = MeanField(tensors["q.mean"], tensors["q.log_std"], layout)
-        prior = MeanField(tensors["prior.mean"], tensors["prior.log_std"], layout)
-        memory = Memory(prior, tensors.get("fisher"), stored, header.tasks)
+        q, prior = (
+            MeanField(
+                tensors[f"{name}.mean"].to(device), tensors[f"{name}.log_std"].to(device), layout
+            )
+            for name in ("q", "prior")
+        )
+        fisher = tensors["fisher"].to(device) if "fisher" in tensors else None
+        memory = Memory(prior, fisher, stored, header.tasks)
     except KeyError as missing:
         raise FileError(f"the saved state has no {missing.args[0]}; it is damaged") from None
     prefix = "buffer."

@@ -7,10 +7,26 @@ import torch
 from torch import Tensor
 
 from evclplus.core.examples import Examples
-from evclplus.errors import DataError
+from evclplus.errors import DataError, SettingsError
 
 PREDICTION_BATCH = 1024
 """Examples looked at together when nothing is learned from them."""
+
+
+def usable_device(name: str | None) -> torch.device | None:
+    """The device of that name, tried out; None stays None."""
+    if name is None:
+        return None
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise SettingsError(
+            f"device = {name!r} cannot be used: {reason}; leave it out to compute where the "
+            "network's weights are"
+        ) from None
+    return device
 
 
 def as_input(x: Any, dtype: torch.dtype) -> Tensor:

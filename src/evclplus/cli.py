@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -413,6 +414,9 @@ def _complain(message: str) -> None:
 
 def main() -> None:
     """The entry point: every mistake of a user becomes one line and exit code 2."""
+    # A fitted network's gradients are so small that many would be denormal numbers, on which a
+    # step takes up to a quarter longer.
+    torch.set_flush_denormal(True)
     try:
         sys.exit(app(prog_name="evclplus", standalone_mode=False))
     except (EvclplusError, TyperException) as error:

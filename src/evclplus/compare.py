@@ -169,6 +169,7 @@ def _work(pipe: Connection, command: str) -> None:
     """The life of a worker process: run what comes through the pipe until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent to handle
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # see cli.main
     while True:
         try:
             index, cell = pipe.recv()

@@ -63,6 +63,12 @@ class Training(Settings):
     compile: Literal["auto", "on", "off"] = Field(
         "auto", description="torch.compile for the update; auto: when a task is long enough"
     )
+    device: str | None = Field(
+        None, description="cpu, cuda, cuda:1, mps, ...; none: where the network's weights are"
+    )
+    precision: Literal["full", "bf16"] = Field(
+        "full", description="bf16: products of training steps in bfloat16, all else as it was"
+    )
 
 
 class Network(Settings):

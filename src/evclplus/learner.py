@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 from evclplus import checkpoint, networks
 from evclplus.benchmarks.task import Task
-from evclplus.checks import PREDICTION_BATCH, as_input, check_finite, check_labels
+from evclplus.checks import (
+    PREDICTION_BATCH,
+    as_input,
+    check_finite,
+    check_labels,
+    usable_device,
+)
 from evclplus.config import Training
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
@@ -72,7 +78,7 @@ class Learner:
 
     `network` is any nn.Module and is never changed; with several heads it is a `MultiHead`.
     `point(name)` says which parameters stay point values. Further keywords are the settings of
-    `Training`: epochs, batch_size, learning_rate, schedule, clip_norm.
+    `Training`: epochs, batch_size, learning_rate, schedule, clip_norm, compile, device, precision.
     """
 
     def __init__(
@@ -94,7 +100,11 @@ class Learner:
         self.samples = samples
         self.progress = progress or Progress()
         everything_is_point = self.method.is_point
-        self.network = BayesianNetwork(network, lambda name: everything_is_point or point(name))
+        self.network = BayesianNetwork(
+            network,
+            lambda name: everything_is_point or point(name),
+            usable_device(self.training.device),
+        )
         self.architecture = getattr(network, "architecture", None)
         self.q = self.method.initial(self.network)
         self.memory = Memory(prior=self.q)
@@ -126,12 +136,12 @@ class Learner:
     def _lesson(
         self, network: BayesianNetwork, data: Sequence[Examples], task: Task, fit_task: Fit
     ) -> Lesson:
-        module, layout = network.skeleton, network.layout
+        module, layout, device = network.skeleton, network.layout, network.device
         return Lesson(
             network=network,
             data=data,
-            new=new_weights(module, layout, task.head, self.outputs_seen, task.outputs),
-            shared=shared_weights(module, layout),
+            new=new_weights(module, layout, task.head, self.outputs_seen, task.outputs).to(device),
+            shared=shared_weights(module, layout).to(device),
             generator=generator(self.seed, len(self.learned), "consolidate"),
             fit=fit_task,
         )
@@ -154,7 +164,8 @@ class Learner:
             if epochs is not None:
                 training = training.model_copy(update={"epochs": epochs})
             draws = generator(self.seed, position, purpose)
-            with own_random_state(self.seed, position, purpose, "module"):
+            device = network.device
+            with own_random_state(self.seed, position, purpose, "module", device=device):
                 return fit(
                     network,
                     q,
@@ -214,7 +225,7 @@ class Learner:
     def _try(self, x: Tensor, head: int, what: str) -> Tensor:
         """The mean network's output, or a clear line on why there is none."""
         try:
-            output = self.network(self.q, x, head)
+            output = self.network(self.q, x.to(self.network.device), head)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             raise DataError(
@@ -311,16 +322,18 @@ class Learner:
         network, q = self._predictor(head)
         draws = None
         if self.method.averages_samples:
-            draws = generator(self.seed, len(self.learned), "predict", head)
+            purpose = (len(self.learned), "predict", head)
+            draws = generator(self.seed, *purpose, device=network.device)
         probabilities, entropies = [], []
-        for part in x.split(PREDICTION_BATCH):
+        for rows in x.split(PREDICTION_BATCH):
+            part = rows.to(network.device)
             if draws is None:
                 logits = network(q, part, head)[None]
             else:
                 logits = torch.stack(list(network.samples(q, part, head, draws, samples)))
             outcomes = logits[:, :, :outputs].softmax(2)
-            probabilities.append(outcomes.mean(0))
-            entropies.append(entropy(outcomes).mean(0))
+            probabilities.append(outcomes.mean(0).to(x.device))
+            entropies.append(entropy(outcomes).mean(0).to(x.device))
         return torch.cat(probabilities), torch.cat(entropies)
 
     def _predictor(self, head: int) -> tuple[BayesianNetwork, MeanField]:
@@ -361,10 +374,12 @@ class Learner:
         network: nn.Module | None = None,
         method: Method | None = None,
         progress: Progress | None = None,
+        device: str | None = None,
     ) -> "Learner":
         """Read a saved learner; it goes on as if it had never stopped.
 
-        A network or a method of your own is not in the file: pass it again.
+        A network or a method of your own is not in the file: pass it again. `device` is for a
+        machine that has other devices than the one it was saved on.
         """
         header, tensors = checkpoint.read(Path(path))
         if network is None:
@@ -376,10 +391,12 @@ class Learner:
             samples=header.samples,
             point=lambda name: name in header.layout.point_names,
             progress=progress,
-            **header.training,
+            **{**header.training, **({} if device is None else {"device": device})},
         )
         header.check_layout(learner.network.layout)
-        learner.q, start, learner.memory, buffers = checkpoint.state_of(header, tensors)
+        learner.q, start, learner.memory, buffers = checkpoint.state_of(
+            header, tensors, learner.network.device
+        )
         learner.network.restore(start, buffers)
         learner.learned = tuple(Learned(**task.model_dump()) for task in header.learned)
         return learner

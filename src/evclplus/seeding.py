@@ -14,14 +14,18 @@ def derived_seed(seed: int, *purpose: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def generator(seed: int, *purpose: object) -> torch.Generator:
-    return torch.Generator().manual_seed(derived_seed(seed, *purpose))
+def generator(seed: int, *purpose: object, device: torch.device | str = "cpu") -> torch.Generator:
+    return torch.Generator(device).manual_seed(derived_seed(seed, *purpose))
 
 
 @contextmanager
-def own_random_state(seed: int, *purpose: object) -> Iterator[None]:
+def own_random_state(
+    seed: int, *purpose: object, device: torch.device | str = "cpu"
+) -> Iterator[None]:
     """Modules that draw from torch's global state (dropout) draw from the seed here, and the
     global state is afterwards what it was."""
-    with torch.random.fork_rng(devices=[]):
+    kind = torch.device(device)
+    accelerators = [] if kind.type == "cpu" else [kind]
+    with torch.random.fork_rng(accelerators, device_type=kind.type if accelerators else "cuda"):
         torch.manual_seed(derived_seed(seed, *purpose))
         yield

@@ -45,10 +45,11 @@ def fit(
     """Minimise nll + regulariser over the data, starting from q, which is left as it is."""
     if len(data) == 1:  # joint training keeps to the shared pixels: it would copy every task
         data = [data[0].gathered()]
-    vectors = Vectors(q)
+    data = [examples.on(q.mean.device) for examples in data]
+    vectors = Vectors(q, low_precision=training.precision == "bf16")
     at_mean = at_mean or len(q.log_std) == 0  # point values have no spread to learn
     likelihood = LikelihoodGradient(network, vectors, at_mean)
-    examples = torch.as_tensor(float(sum(map(len, data))), dtype=q.mean.dtype)
+    examples = q.mean.new_tensor(float(sum(map(len, data))))
     if regulariser is not None and not regulariser(q, memory, examples):
         regulariser = None  # nothing to add, so nothing to differentiate
     steps = training.epochs * batches_per_epoch(data, training.batch_size)

@@ -1,6 +1,9 @@
 """The fast step against the definition: plain autograd of the readable loss, in float64."""
 
 import copy
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -239,3 +242,42 @@ def test_without_a_compiler_training_goes_on_and_says_so(
     (line,) = [record.getMessage() for record in caplog.records if record.name == "evclplus"]
     assert line.startswith("training goes on without torch.compile: ")
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("at_mean", [False, True])
+@pytest.mark.parametrize("name", ["mlp", "no bias", "sequence", "conv", "norms", "attention"])
+def test_low_precision_products_give_nearly_the_same_gradient(name: str, at_mean: bool) -> None:
+    module, shape = MODULES[name]
+    network = BayesianNetwork(copy.deepcopy(module).float())
+    q, batch = posterior(network), batch_for(network, shape)
+    found = {}
+    for low in (False, True):
+        vectors = Vectors(q, low_precision=low)
+        likelihood = LikelihoodGradient(network, vectors, at_mean)
+        noise = torch.Generator().manual_seed(2)
+        likelihood(replace(batch, x=batch.x.float(), generator=noise))
+        found[low] = vectors.gradients.clone()
+        assert vectors.gradients.dtype == torch.float32
+    error = (found[True] - found[False]).norm() / found[False].norm()
+    assert 0 < error < 0.03  # bfloat16 has 8 bits
+
+
+def test_low_precision_weights_follow_every_update() -> None:
+    network = BayesianNetwork(copy.deepcopy(MODULES["mlp"][0]).float())
+    q = posterior(network)
+    vectors = Vectors(q, low_precision=True)
+    vectors.gradients.fill_(0.3)
+    update(
+        *(vectors, None, Memory(q), torch.tensor(50.0), step_rates([1e-1], q.mean)[0]), None, False
+    )
+    assert not torch.equal(vectors.mean, q.mean)
+    assert torch.equal(vectors.products, vectors.weights.bfloat16())
+
+
+def test_a_step_on_another_device_reads_nothing_back() -> None:
+    """In a process of its own, because a device once registered stays."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.core.step_elsewhere"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["evcl+", "joint", "ewc", "evcl+-random"]

@@ -64,13 +64,22 @@ def minibatches(
     plan: list[tuple[list[Examples], Tensor]] = []
     for group in _by_head(data):
         count = sum(map(len, group))
-        order = torch.randperm(count, generator=generator)
+        order = torch.randperm(count, generator=generator).to(group[0].store.device)
         plan += [(group, index) for index in order.tensor_split(ceil(count / batch_size))]
+    noise = _on_device(generator, network.device)
     for position in torch.randperm(len(plan), generator=generator).tolist():
         group, index = plan[position]
         x, y = _gather(group, index)
         outputs = max(examples.outputs for examples in group)
-        yield Batch(network, generator, x, y, group[0].head, outputs, total, criterion)
+        yield Batch(network, noise, x, y, group[0].head, outputs, total, criterion)
+
+
+def _on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:
+    """The generator itself, or one on another device that follows from it."""
+    if generator.device.type == device.type:
+        return generator
+    seed = int(torch.randint(2**62, (), generator=generator))
+    return torch.Generator(device).manual_seed(seed)
 
 
 def _by_head(data: Sequence[Examples]) -> list[list[Examples]]:

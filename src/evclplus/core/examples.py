@@ -130,6 +130,19 @@ class Examples:
             target.copy_(self.view.reorder(self.store.index_select(0, part)))
         return replace(self, store=store, rows=None, view=View(self.view.scale, self.view.shift))
 
+    def on(self, device: torch.device) -> "Examples":
+        """The same examples, kept on a device."""
+        if self.store.device == device:
+            return self
+        moved = self.gathered()
+        blank = None if moved.view.blank is None else moved.view.blank.to(device)
+        return replace(
+            moved,
+            store=moved.store.to(device),
+            labels=moved.labels.to(device),
+            view=replace(moved.view, blank=blank),
+        )
+
     def materialised(self) -> "Examples":
         """A copy that owns its inputs and nothing else, for memory that must outlive the store."""
         inputs = self.inputs().clone(memory_format=torch.contiguous_format)

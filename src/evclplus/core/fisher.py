@@ -104,7 +104,7 @@ def _directions(
     if labels == "exact":
         choices = [torch.full_like(y, label) for label in range(logits.shape[1])]
     elif labels == "sampled":
-        choices = [torch.multinomial(probabilities, 1, generator=generator).squeeze(1)]
+        choices = [torch.multinomial(probabilities.cpu(), 1, generator=generator)[:, 0].to(y)]
     else:
         choices = [y]
     for choice in choices:

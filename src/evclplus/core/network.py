@@ -26,11 +26,19 @@ class BayesianNetwork:
 
     The module itself is never touched. `point` names the parameters to keep as point values.
     Parameters with requires_grad=False stay constants. The copy keeps its own buffers, so
-    running statistics and dropout mean what they always mean.
+    running statistics and dropout mean what they always mean. `device` is where it computes,
+    by default where the module's weights are.
     """
 
-    def __init__(self, module: nn.Module, point: Predicate = lambda name: False) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        point: Predicate = lambda name: False,
+        device: torch.device | None = None,
+    ) -> None:
         self.skeleton = _copy(module)
+        if device is not None:
+            self.skeleton.to(device)
         parameters = {
             name: parameter
             for name, parameter in self.skeleton.named_parameters()
@@ -50,6 +58,10 @@ class BayesianNetwork:
         """A network with its own running statistics; the first weights are shared."""
         first_weights = {id(p): p for p in self.skeleton.parameters()}
         return copy.deepcopy(self, memo=first_weights)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.skeleton.parameters()).device
 
     @property
     def buffers(self) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ their gradients and the optimiser share one pass that torch.compile can fuse.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -28,9 +29,12 @@ class Vectors:
     Means and variances are the rows of `weights`, so that one batched product serves both, and
     `gradients` holds theirs. `spread_gradient` is 2 d nll / d sigma^2. Times sigma^2 it is the
     gradient of log sigma, and the factor 2 never has to be multiplied into activations.
+
+    With `low_precision`, `products` is a bfloat16 copy of `weights` that the layers' products
+    are made with; otherwise it is `weights` itself.
     """
 
-    def __init__(self, q: MeanField) -> None:
+    def __init__(self, q: MeanField, low_precision: bool = False) -> None:
         self.layout = q.layout
         self.weights = torch.stack([q.mean.detach(), torch.zeros_like(q.mean)])
         self.gradients = torch.zeros_like(self.weights)
@@ -39,6 +43,8 @@ class Vectors:
         self.spread_gradient = self.gradients[1, : len(q.log_std)]
         self.log_std = q.log_std.detach().clone()
         self.variance.copy_((2 * self.log_std).exp())
+        self.low_precision = low_precision
+        self.products = self.weights.bfloat16() if low_precision else self.weights
         self.moments = (torch.zeros_like(self.mean), torch.zeros_like(self.mean))
         self.spread_moments = (torch.zeros_like(self.log_std), torch.zeros_like(self.log_std))
 
@@ -66,15 +72,17 @@ class LikelihoodGradient:
         self.variances = {} if self.at_mean else layout.named(vectors.variance)
         self.mean_gradients = layout.named(vectors.mean_gradient)
         self.spread_gradients = {} if self.at_mean else layout.named(vectors.spread_gradient)
-        self.weight_pairs = layout.named(vectors.weights)
+        self.weight_pairs = layout.named(vectors.products)
         self.gradient_pairs = layout.named(vectors.gradients)
         # A gradient must reach the first layer's function though its input is data.
         self.anchor = torch.zeros((), device=vectors.mean.device, requires_grad=True)
+        rows = vectors.products[0], vectors.products[1, : layout.gaussian_total]
+        products = layout.named(rows[0]), {} if self.at_mean else layout.named(rows[1])
         self.layers: dict[str, Loaded] = {}
         self.sinks: dict[str, LayerSink] = {}
         for path, layer in self.network.local_layers.items():
             if _has_closed_form(path, layer, self.means, self.variances):
-                self.layers[path] = self.network.weights_of(path, self.means, self.variances, None)
+                self.layers[path] = self.network.weights_of(path, *products, None)
                 self.layers[path].sink = self.sinks[path] = LayerSink(path, self)
         self.others = [name for name in self.means if name.rpartition(".")[0] not in self.sinks]
 
@@ -135,7 +143,9 @@ class LikelihoodGradient:
             layers[path].generator, layers[path].calls = generator, 0
             layers[path].read, layers[path].drawn = False, {}
         values = network.drawn_values(means, variances, generator) if means else {}
-        return network.run(layers, values, batch.x, batch.head, training=True)
+        low = self.vectors.low_precision
+        with torch.autocast(batch.x.device.type, torch.bfloat16) if low else nullcontext():
+            return network.run(layers, values, batch.x, batch.head, training=True)
 
 
 def _copy_gradient(target: Tensor, leaf: Tensor, factor: float) -> None:
@@ -236,7 +246,9 @@ class _SampledLinear(torch.autograd.Function):
         else:
             bias = pair.bias.unsqueeze(1)
             torch.baddbmm(bias, inputs, pair.weight.transpose(1, 2), out=moments)
-        mean, std = moments[0], moments[1].sqrt_()
+        # Only the products are made in low precision; activations stay as they are.
+        mean, std = moments.to(pair.weight_gradient.dtype)
+        std.sqrt_()
         noise = noise_like(mean, generator)
         output = torch.addcmul(mean, std, noise)
         ctx.pair, ctx.shape, ctx.ratio = pair, x.shape, noise.div_(std)
@@ -248,13 +260,22 @@ class _SampledLinear(torch.autograd.Function):
         inputs, both = pair.inputs, pair.outputs
         both[0].copy_(gradients[0].reshape(both[0].shape))
         torch.mul(both[0], ctx.ratio, out=both[1])
-        torch.bmm(both.transpose(1, 2), inputs, out=pair.weight_gradient)
+        _multiply(both.transpose(1, 2), inputs, pair.weight_gradient)
         if pair.bias_gradient is not None:
-            torch.sum(both, 1, out=pair.bias_gradient)
+            torch.sum(both, 1, dtype=pair.bias_gradient.dtype, out=pair.bias_gradient)
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
         back = torch.bmm(both, pair.weight)
-        return torch.addcmul(back[0], inputs[0], back[1]).view(ctx.shape), None, None, None
+        to_x = torch.addcmul(back[0], inputs[0], back[1])
+        return to_x.view(ctx.shape).to(gradients[0].dtype), None, None, None
+
+
+def _multiply(a: Tensor, b: Tensor, target: Tensor) -> None:
+    """Put the product of a and b, which may be of a lower precision, into `target`."""
+    if a.dtype == target.dtype:
+        torch.matmul(a, b, out=target)
+    else:
+        target.copy_(torch.matmul(a, b))
 
 
 class _Local(torch.autograd.Function):
@@ -264,7 +285,8 @@ class _Local(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, anchor: Tensor, layer: LocalLayer, sink: LayerSink) -> Tensor:
         loaded = layer.loaded
         weight, bias = loaded.means["weight"], loaded.means.get("bias")
-        output = layer.operation(x, weight, bias)
+        x = x.to(weight.dtype)
+        output = layer.operation(x, weight, bias).to(sink.weight.dtype)
         ctx.layer, ctx.sink, ctx.x, ctx.weight = layer, sink, x, weight
         ctx.variance_weight = None
         if loaded.variances and loaded.generator is not None:
@@ -272,6 +294,7 @@ class _Local(torch.autograd.Function):
             ctx.squared = x.square()
             bias_variance = loaded.variances.get("bias")
             std = layer.operation(ctx.squared, ctx.variance_weight, bias_variance)
+            std = std.to(output.dtype)
             if bias_variance is None:
                 std.clamp_min_(SMALLEST_VARIANCE)
             std.sqrt_()
@@ -282,12 +305,12 @@ class _Local(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        (gradient,) = gradients
+        gradient = gradients[0].to(ctx.weight.dtype)
         sink, needs_x = ctx.sink, ctx.needs_input_grad[0]
         backward = _backward_linear if isinstance(ctx.layer, nn.Linear) else _backward_conv
         to_x = backward(ctx.layer, ctx.x, gradient, ctx.weight, sink.weight, sink.bias, needs_x)
         if ctx.variance_weight is not None:
-            spread = gradient * ctx.ratio
+            spread = (gradients[0] * ctx.ratio).to(gradient.dtype)
             to_square = backward(
                 ctx.layer,
                 ctx.squared,
@@ -299,7 +322,7 @@ class _Local(torch.autograd.Function):
             )
             if to_x is not None and to_square is not None:
                 to_x = torch.addcmul(to_x, ctx.x, to_square)
-        return to_x, None, None, None
+        return None if to_x is None else to_x.to(gradients[0].dtype), None, None, None
 
 
 def _backward_linear(
@@ -312,9 +335,9 @@ def _backward_linear(
     needs_x: bool,
 ) -> Tensor | None:
     rows, columns = gradient.reshape(-1, gradient.shape[-1]), x.reshape(-1, x.shape[-1])
-    torch.mm(rows.t(), columns, out=to_weight)
+    _multiply(rows.t(), columns, to_weight)
     if to_bias is not None:
-        torch.sum(rows, 0, out=to_bias)
+        torch.sum(rows, 0, dtype=to_bias.dtype, out=to_bias)
     return (rows @ weight).view(x.shape) if needs_x else None
 
 
@@ -384,6 +407,9 @@ def update(
     if not at_mean:
         _adam(vectors.log_std, gradients[1], *vectors.spread_moments, rates)
         vectors.variance.copy_((2 * vectors.log_std).exp())
+    if vectors.low_precision:
+        vectors.products[0].copy_(vectors.mean)
+        vectors.products[1, : len(vectors.log_std)].copy_(vectors.variance)
 
 
 def _adam(weights: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Tensor) -> None:
@@ -400,4 +426,4 @@ def step_rates(learning_rates: Sequence[float], like: Tensor) -> Tensor:
         (rate / (1 - FIRST_DECAY**step), (1 - SECOND_DECAY**step) ** -0.5)
         for step, rate in enumerate(learning_rates, start=1)
     ]
-    return torch.tensor(rows, dtype=like.dtype, device=like.device)
+    return torch.tensor(rows, dtype=like.dtype).to(like.device)

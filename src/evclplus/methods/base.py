@@ -138,7 +138,7 @@ class Method(Settings, ABC):
     def loss(self, q: MeanField, memory: Memory, batch: Batch) -> Terms:
         """What training minimises: nll + kl + penalty. This is the definition; the training loop
         computes the same gradients faster, and tests hold the two together."""
-        examples = torch.as_tensor(batch.total, dtype=q.mean.dtype)
+        examples = q.mean.new_tensor(batch.total)
         return Terms(batch.nll(q), **self.regulariser(q, memory, examples))
 
     def consolidate(self, q: MeanField, memory: Memory, lesson: Lesson) -> Memory:
