@@ -172,7 +172,9 @@ def test_bad_input_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert done.stderr == "evclplus: there is no method 'evclp'; did you mean evcl?\n"
 
 
-@pytest.mark.parametrize("command", [None, "run", "compare", "demo", "report", "list", "data"])
+@pytest.mark.parametrize(
+    "command", [None, "run", "compare", "demo", "reproduce", "tune", "report", "list", "data"]
+)
 def test_every_command_has_help(
     command: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,11 +15,12 @@ from evclplus.cli import main
 from evclplus.compare import Cell
 from evclplus.config import Experiment
 from evclplus.errors import FileError, SettingsError
+from evclplus.estimate import Estimate, cost, duration
 from evclplus.presets import Chosen, Preset, Reported, load_preset
 from evclplus.record import find_records
 from evclplus.report.across import verdict
 from evclplus.report.statistics import spread
-from evclplus.reproduce import Estimate, Selection, cost, duration, write_reports
+from evclplus.reproduce import Selection, write_reports
 from evclplus.run import resolve
 from tests.report.record_factory import make_record
 from tests.test_cli import evclplus
@@ -259,10 +260,10 @@ def test_the_estimate_prefers_what_is_most_alike() -> None:
     assert estimate.of(other.experiment) == pytest.approx(100)
     twice = cell("joint", epochs=2)
     assert estimate.of(twice.experiment) == pytest.approx(200)
-    assert estimate.left([first, other], {}, workers=1) == pytest.approx(115)
-    assert estimate.left([first, other], {other.folder: 30.0}, workers=1) == pytest.approx(85)
-    # Two workers, but one cell cannot be shared.
-    assert estimate.left([first, other], {}, workers=2) == pytest.approx(100)
+    estimate.learn(first.experiment, 0.0)
+    left = [(first.experiment, 0.0), (other.experiment, 60.0)]
+    assert estimate.left(left, workers=1) == "50 s"
+    assert estimate.left(left, workers=2) == "40 s"  # one run cannot be shared
 
 
 @pytest.mark.parametrize(
@@ -321,7 +322,7 @@ def test_tables_tell_what_is_missing_or_of_other_settings(tmp_path: Path) -> Non
     table = (tmp_path / "table.md").read_text()
     assert re.search(r"\| vcl \| 9\S+ ± \S+ \| not run \|", table)
     assert re.search(r"\| ewc \| \S+ \(1 of 2 seeds\) \| not run \|", table)
-    assert "1 records made with other settings are left out" in table
+    assert "Left out: 1 made with other settings" in table
     assert re.search(r"\| vcl \| .*\(10.00 above\)", (tmp_path / "paper.md").read_text())
 
 

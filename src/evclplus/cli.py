@@ -25,7 +25,7 @@ from evclplus.environment import environment
 from evclplus.errors import EvclplusError, SettingsError
 from evclplus.files import check_target, make_folder, write_atomically
 from evclplus.methods import METHODS
-from evclplus.presets import load_preset
+from evclplus.presets import best, load_preset
 from evclplus.record import RECORD, Record, find_records
 from evclplus.run import run_into
 
@@ -183,6 +183,72 @@ def reproduce(
     _say(f"tables: {out / 'table.md'}")
     if failed:
         raise SettingsError(f"{len(failed)} runs failed; see the lines above")
+
+
+@app.command()
+def tune(
+    benchmark: BenchmarkName = None,
+    methods: Annotated[
+        str | None, typer.Option("--methods", help="Names separated by commas; default: ten.")
+    ] = None,
+    trials: Annotated[
+        int, typer.Option("--trials", min=1, help="Trials of each method in all.")
+    ] = 20,
+    epochs_limit: Annotated[
+        int | None, typer.Option("--epochs-limit", min=1, help="No more epochs than this.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the searches.")] = Path(
+        "results", "search"
+    ),
+    jobs: Jobs = None,
+    write_preset: Annotated[
+        Path | None,
+        typer.Option("--write-preset", help="TOML file for all settings found below --out."),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Search settings on validation data. Finished trials are kept: call again to go on."""
+    if benchmark is None and write_preset is None:
+        raise SettingsError("nothing to do: give --benchmark, --write-preset or both")
+    _use_data_dir(data_dir)
+    if benchmark is not None:
+        named = _names(methods) or tuple(TEN_METHODS.split(","))
+        _tune(benchmark, named, trials, epochs_limit, out, jobs or os.cpu_count() or 1)
+    if write_preset is not None:
+        count = best.write_preset(write_preset, out)
+        _say(f"preset: {write_preset}, with {count} tuned settings")
+
+
+def _tune(
+    benchmark: str,
+    methods: tuple[str, ...],
+    trials: int,
+    epochs_limit: int | None,
+    out: Path,
+    workers: int,
+) -> None:
+    try:
+        from evclplus import tune as tuning  # optuna comes with an extra
+    except ModuleNotFoundError as error:
+        if error.name != "optuna":
+            raise
+        raise SettingsError(
+            "tuning needs optuna: install it with `pip install 'evclplus[tune]'`"
+        ) from None
+    for name in methods:
+        if name not in METHODS:
+            raise SettingsError(f"there is no method {name!r}; {nearest(name, METHODS)}")
+    searches = [tuning.Search(benchmark, name, out, epochs_limit) for name in methods]
+    try:
+        with ComparisonBars(console, count=None) as bars:
+            failed = tuning.tune(searches, trials, workers, bars, _say, _command())
+    except KeyboardInterrupt:
+        _complain("interrupted: every finished trial is kept; call again to go on")
+        raise typer.Exit(130) from None
+    for search in searches:
+        _say(search.summary())
+    if failed:
+        raise SettingsError(f"{len(failed)} trials failed; see the lines above")
 
 
 @app.command()
@@ -385,7 +451,7 @@ def _compare(plan: Plan, out: Path, jobs: int | None, overwrite: bool) -> None:
         workers = jobs or os.cpu_count() or 1
         try:
             with ComparisonBars(console, len(todo)) as bars:
-                failed = comparison.compare(todo, workers, bars, _command())
+                failed = comparison.work_through(todo, workers, bars, _command())
         except KeyboardInterrupt:
             left = len(comparison.split_finished(cells)[1])
             kept = len(cells) - left

@@ -1,4 +1,4 @@
-"""Many experiments in parallel processes, one thread each; what is finished is kept."""
+"""Many jobs in parallel processes, one thread each; what is finished is kept."""
 
 import json
 import multiprocessing
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
@@ -33,12 +33,27 @@ class Cell:
         one = self.experiment
         return f"{one.benchmark} {one.method} seed {one.seed}"
 
+    def run(self, progress: Progress, command: str) -> None:
+        run_into(self.folder, self.experiment, progress, command, overwrite=True)
+
+
+class Job(Protocol):
+    """What a worker process can do: run a cell, or try settings. No two have the same title."""
+
+    @property
+    def title(self) -> str: ...
+    def run(self, progress: Progress, command: str) -> None: ...
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+Watched = TypeVar("Watched", bound=Job, contravariant=True)
+
 
 @dataclass(frozen=True)
 class News:
-    """What a worker has to say of its cell: how far it is, that it is done, or what failed."""
+    """What a worker has to say of its job: how far it is, that it is done, or what failed."""
 
-    cell: int
+    job: int
     step: int = 0
     steps: int = 0
     text: str = ""
@@ -46,12 +61,12 @@ class News:
     error: str | None = None
 
 
-class Watcher(Protocol):
+class Watcher(Protocol[Watched]):
     """Shows the news."""
 
-    def started(self, cell: Cell) -> None: ...
-    def moved(self, cell: Cell, news: News) -> None: ...
-    def ended(self, cell: Cell, error: str | None) -> None: ...
+    def started(self, job: Watched, /) -> None: ...
+    def moved(self, job: Watched, news: News, /) -> None: ...
+    def ended(self, job: Watched, error: str | None, /) -> None: ...
 
 
 def cells(experiments: Sequence[Experiment], out: Path) -> list[Cell]:
@@ -66,15 +81,17 @@ def cells(experiments: Sequence[Experiment], out: Path) -> list[Cell]:
     return made
 
 
-def compare(todo: Sequence[Cell], workers: int, watcher: Watcher, command: str = "") -> list[str]:
-    """Run the cells and return what went wrong, a line each. Others go on after a failure.
+def work_through(
+    todo: Sequence[AnyJob], workers: int, watcher: Watcher[AnyJob], command: str = ""
+) -> list[str]:
+    """Run the jobs and return what went wrong, a line each. Others go on after a failure.
 
-    An interrupt ends the workers at once; every finished cell has its record, every other one
+    An interrupt ends the workers at once: every finished cell has its record, every other one
     is started anew by the next call.
     """
-    pool = _Pool(min(workers, len(todo)), command)
+    pool = _Pool(list(todo), min(workers, len(todo)), watcher, command)
     try:
-        return pool.run(list(todo), watcher)
+        return pool.run()
     finally:
         pool.close()
 
@@ -85,8 +102,8 @@ def split_finished(all_cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
     return done, [cell for cell in all_cells if cell not in done]
 
 
-class _Worker:
-    """A process that runs one cell after another, and the pipe to it."""
+class _Worker(Generic[AnyJob]):
+    """A process that runs one job after another, and the pipe to it."""
 
     def __init__(self, command: str) -> None:
         # A fresh interpreter: torch's threads do not survive a fork.
@@ -95,11 +112,11 @@ class _Worker:
         self.process: BaseProcess = context.Process(target=_work, args=(theirs, command))
         self.process.start()
         theirs.close()
-        self.cell: int | None = None
+        self.job: int | None = None
 
-    def give(self, index: int, cell: Cell) -> None:
-        self.cell = index
-        self.pipe.send((index, cell))
+    def give(self, index: int, job: AnyJob) -> None:
+        self.job = index
+        self.pipe.send((index, job))
 
     def end(self) -> None:
         self.process.terminate()
@@ -107,62 +124,61 @@ class _Worker:
         self.pipe.close()
 
 
-class _Pool:
-    def __init__(self, size: int, command: str) -> None:
-        self.command = command
-        self.workers = [_Worker(command) for _ in range(size)]
-
-    def run(self, todo: list[Cell], watcher: Watcher) -> list[str]:
-        waiting = queue.SimpleQueue[int]()
+class _Pool(Generic[AnyJob]):
+    def __init__(
+        self, todo: list[AnyJob], size: int, watcher: Watcher[AnyJob], command: str
+    ) -> None:
+        self.todo, self.watcher, self.command = todo, watcher, command
+        self.waiting = queue.SimpleQueue[int]()
         for index in range(len(todo)):
-            waiting.put(index)
+            self.waiting.put(index)
+        self.workers = [_Worker[AnyJob](command) for _ in range(size)]
+
+    def run(self) -> list[str]:
         failed: list[str] = []
         for worker in self.workers:
-            _give_next(worker, waiting, todo, watcher)
-        while any(worker.cell is not None for worker in self.workers):
+            self._give_next(worker)
+        while any(worker.job is not None for worker in self.workers):
             for worker in self._with_news():
-                cell = todo[worker.cell]  # type: ignore[index]
+                job = self.todo[worker.job]  # type: ignore[index]
                 news = self._receive(worker)
                 if not news.done:
-                    watcher.moved(cell, news)
+                    self.watcher.moved(job, news)
                     continue
-                # The next cell first: a watcher may take its time, a worker should not wait.
-                _give_next(worker, waiting, todo, watcher)
-                watcher.ended(cell, news.error)
+                # The next job first: a watcher may take its time, a worker should not wait.
+                self._give_next(worker)
+                self.watcher.ended(job, news.error)
                 if news.error is not None:
-                    failed.append(f"{cell.title}: {news.error}")
+                    failed.append(f"{job.title}: {news.error}")
         return failed
 
-    def _with_news(self) -> list[_Worker]:
-        busy = {worker.pipe: worker for worker in self.workers if worker.cell is not None}
+    def _with_news(self) -> list[_Worker[AnyJob]]:
+        busy = {worker.pipe: worker for worker in self.workers if worker.job is not None}
         return [busy[pipe] for pipe in wait(list(busy)) if isinstance(pipe, Connection)]
 
-    def _receive(self, worker: _Worker) -> News:
-        """The next news. A worker that died is replaced and its cell counted as failed."""
+    def _receive(self, worker: _Worker[AnyJob]) -> News:
+        """The next news. A worker that died is replaced and its job counted as failed."""
         try:
             news: News = worker.pipe.recv()
         except (EOFError, OSError):
             worker.process.join()
-            code, index = worker.process.exitcode, worker.cell
-            fresh = _Worker(self.command)
+            code, index = worker.process.exitcode, worker.job
+            fresh = _Worker[AnyJob](self.command)
             worker.pipe, worker.process = fresh.pipe, fresh.process
             reason = f"its process died with code {code}; run the same command again"
-            return News(cell=index or 0, done=True, error=reason)
+            return News(job=index or 0, done=True, error=reason)
         return news
+
+    def _give_next(self, worker: _Worker[AnyJob]) -> None:
+        worker.job = None
+        if not self.waiting.empty():
+            index = self.waiting.get()
+            self.watcher.started(self.todo[index])
+            worker.give(index, self.todo[index])
 
     def close(self) -> None:
         for worker in self.workers:
             worker.end()
-
-
-def _give_next(
-    worker: _Worker, waiting: "queue.SimpleQueue[int]", todo: list[Cell], watcher: Watcher
-) -> None:
-    worker.cell = None
-    if not waiting.empty():
-        index = waiting.get()
-        watcher.started(todo[index])
-        worker.give(index, todo[index])
 
 
 def _work(pipe: Connection, command: str) -> None:
@@ -172,12 +188,11 @@ def _work(pipe: Connection, command: str) -> None:
     torch.set_flush_denormal(True)  # see cli.main
     while True:
         try:
-            index, cell = pipe.recv()
+            index, job = pipe.recv()
         except EOFError:
             return
         try:
-            progress = _PipeProgress(pipe, index)
-            run_into(cell.folder, cell.experiment, progress, command, overwrite=True)
+            job.run(_PipeProgress(pipe, index), command)
             pipe.send(News(index, done=True))
         except EvclplusError as error:
             pipe.send(News(index, done=True, error=str(error)))
@@ -186,8 +201,8 @@ def _work(pipe: Connection, command: str) -> None:
 class _PipeProgress(Progress):
     """Sends the news through a pipe, a few times a second."""
 
-    def __init__(self, pipe: Connection, cell: int, seconds: float = 0.2) -> None:
-        self.pipe, self.cell, self.seconds = pipe, cell, seconds
+    def __init__(self, pipe: Connection, job: int, seconds: float = 0.2) -> None:
+        self.pipe, self.job, self.seconds = pipe, job, seconds
         self.label, self.steps, self.last = "", 0, 0.0
 
     def start(self, label: str, steps: int) -> None:
@@ -197,4 +212,4 @@ class _PipeProgress(Progress):
         now = time.monotonic()
         if now - self.last > self.seconds:
             self.last = now
-            self.pipe.send(News(self.cell, step, self.steps, self.label))
+            self.pipe.send(News(self.job, step, self.steps, self.label))

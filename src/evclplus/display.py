@@ -2,13 +2,12 @@
 
 import time
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from evclplus.compare import Cell, News
+from evclplus.compare import Job, News
 from evclplus.progress import Progress, Terms
 
 SECONDS_BETWEEN_DRAWINGS = 0.1
@@ -61,7 +60,7 @@ class TrainingBar(Progress, AbstractContextManager["TrainingBar"]):
 
 
 class ComparisonBars(AbstractContextManager["ComparisonBars"]):
-    """A bar for each cell that is running and, given how many there are, one for all of them."""
+    """A bar for each job that is running and, given how many there are, one for all of them."""
 
     def __init__(self, console: Console, count: int | None) -> None:
         self.console = console
@@ -69,7 +68,7 @@ class ComparisonBars(AbstractContextManager["ComparisonBars"]):
         self.overall = self.bars.add_task(
             "all runs", total=count, terms="", visible=count is not None
         )
-        self.running: dict[Path, TaskID] = {}
+        self.running: dict[str, TaskID] = {}
 
     def __enter__(self) -> "ComparisonBars":
         self.bars.start()
@@ -78,15 +77,15 @@ class ComparisonBars(AbstractContextManager["ComparisonBars"]):
     def __exit__(self, *error: object) -> None:
         self.bars.stop()
 
-    def started(self, cell: Cell) -> None:
-        self.running[cell.folder] = self.bars.add_task(cell.title, total=1, terms="starting")
+    def started(self, job: Job) -> None:
+        self.running[job.title] = self.bars.add_task(job.title, total=1, terms="starting")
 
-    def moved(self, cell: Cell, news: News) -> None:
-        bar = self.running[cell.folder]
+    def moved(self, job: Job, news: News) -> None:
+        bar = self.running[job.title]
         self.bars.update(bar, completed=news.step, total=news.steps, terms=news.text)
 
-    def ended(self, cell: Cell, error: str | None) -> None:
-        self.bars.remove_task(self.running.pop(cell.folder))
+    def ended(self, job: Job, error: str | None) -> None:
+        self.bars.remove_task(self.running.pop(job.title))
         self.bars.advance(self.overall)
         if error is not None:
-            self.console.print(f"{cell.title} failed: {error}", style="red", markup=False)
+            self.console.print(f"{job.title} failed: {error}", style="red", markup=False)

@@ -1,28 +1,23 @@
 """A preset's whole table: every cell in one pool, the time left, a report per benchmark."""
 
-import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from rich.table import Table
 
 from evclplus import compare as comparison
-from evclplus.benchmarks import BENCHMARKS
 from evclplus.compare import Cell, News, Watcher
-from evclplus.config import Experiment, nearest
+from evclplus.config import nearest
 from evclplus.errors import FileError, SettingsError
+from evclplus.estimate import Estimate
 from evclplus.files import make_folder, write_atomically
 from evclplus.methods import method
 from evclplus.presets import Preset
 from evclplus.record import RECORD, Record, find_records
 from evclplus.report import report
 from evclplus.report.across import RULE, Across, terminal
-
-OVERHEAD = 50_000
-"""What a training step costs for each example beside the network's products, in products."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,7 @@ def reproduce(
     selection: Selection,
     out: Path,
     workers: int,
-    bars: Watcher,
+    bars: Watcher[Cell],
     say: Callable[[str], None],
     command: str = "",
     overwrite: bool = False,
@@ -88,7 +83,7 @@ def reproduce(
     if done:
         left = follower.time_left()
         say(f"{len(done)} of {len(cells)} runs are finished already and kept{left}")
-    return comparison.compare(todo, workers, follower, command) if todo else []
+    return comparison.work_through(todo, workers, follower, command) if todo else []
 
 
 def write_reports(preset: Preset, out: Path) -> Table:
@@ -100,7 +95,7 @@ def write_reports(preset: Preset, out: Path) -> Table:
     across = Across.of(preset.benchmarks, preset.methods, preset.seeds, records)
     for name in {record.benchmark for record in records}:
         report(out / name)
-    note = f"\n{others} records made with other settings are left out.\n" if others else ""
+    note = f"\nLeft out: {others} made with other settings.\n" if others else ""
     write_atomically(out / "table.md", across.markdown() + note)
     write_atomically(out / "table.csv", across.csv())
     if preset.reported is None:
@@ -123,76 +118,16 @@ def _records(preset: Preset, out: Path) -> tuple[list[Record], int]:
 
 
 def _is_of(preset: Preset, record: Record) -> bool:
-    """Whether a record has the settings the preset asks for. What it leaves open is not looked
-    at, so that a table outlives a version that adds an option."""
+    """Whether a record has the settings the preset asks for. An option that came after the
+    record has its default in it."""
     try:
         asked = preset.experiment(record.benchmark, record.method, record.seed)
+        found = method(record.method, **record.config.options)
     except SettingsError:
         return False
-    built = method(asked.method, **asked.options).options()
-    return record.config.training == asked.training and all(
-        record.config.options.get(name) == built[name] for name in asked.options
+    return record.config.training == asked.training and found == method(
+        asked.method, **asked.options
     )
-
-
-class Estimate:
-    """How long cells will take, from those that are finished.
-
-    The cost of a cell is its number of products, roughly. What a product takes is known best from
-    cells of the same benchmark and method, then from the same method, then from any.
-    """
-
-    def __init__(self) -> None:
-        self.cost: dict[tuple[str, ...], float] = {}
-        self.seconds: dict[tuple[str, ...], float] = {}
-
-    def learn(self, experiment: Experiment, seconds: float) -> None:
-        for key in _groups(experiment):
-            self.cost[key] = self.cost.get(key, 0.0) + cost(experiment)
-            self.seconds[key] = self.seconds.get(key, 0.0) + seconds
-
-    def of(self, experiment: Experiment) -> float:
-        """Seconds. Something must have been learned."""
-        key = next(key for key in _groups(experiment) if key in self.cost)
-        return cost(experiment) * self.seconds[key] / self.cost[key]
-
-    def left(self, cells: Iterable[Cell], spent: Mapping[Path, float], workers: int) -> float:
-        """Seconds until all `cells` are finished; `spent` are the seconds of the running ones."""
-        each = [max(0.0, self.of(cell.experiment) - spent.get(cell.folder, 0.0)) for cell in cells]
-        return max(sum(each) / workers, max(each, default=0.0))
-
-
-def _groups(experiment: Experiment) -> list[tuple[str, ...]]:
-    return [(experiment.benchmark, experiment.method), (experiment.method,), ()]
-
-
-def cost(experiment: Experiment) -> float:
-    """Roughly how many products a cell takes."""
-    entry = BENCHMARKS[experiment.benchmark]
-    options, tasks = experiment.options, entry.tasks
-    every_task_has_all = entry.settings().scenario == "domain"
-    examples = entry.examples[0] / (1 if every_task_has_all else tasks)
-    passes = float(tasks)
-    if experiment.method == "joint":  # all tasks so far, again with each new one
-        passes = tasks * (tasks + 1) / 2
-    elif options.get("start") == "mle":
-        passes += 1
-    trained = 0.0 if experiment.method.startswith("coreset-") else passes * examples
-    # Before each test the coresets of all tasks seen are trained on.
-    trained += float(options.get("coreset_size", 0)) * tasks * (tasks + 1) / 2
-    hidden = experiment.network.hidden or ()
-    widths = [math.prod(entry.shape), *hidden, entry.classes_per_task]
-    products = sum(below * above for below, above in pairwise(widths))
-    gaussian = 2 if "initial_variance" in options else 1
-    return experiment.training.epochs * trained * (gaussian * products + OVERHEAD)
-
-
-def duration(seconds: float) -> str:
-    """As people say it: 40 s, 12 min, 3 h 20 min."""
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 class _Follower:
@@ -205,7 +140,7 @@ class _Follower:
         done: Sequence[Cell],
         todo: Sequence[Cell],
         workers: int,
-        bars: Watcher,
+        bars: Watcher[Cell],
         say: Callable[[str], None],
     ) -> None:
         self.out, self.workers, self.bars, self.say = out, workers, bars, say
@@ -249,6 +184,8 @@ class _Follower:
         if not self.waiting:
             return ""
         now = time.monotonic()
-        spent = {folder: now - since for folder, since in self.since.items()}
-        seconds = self.estimate.left(self.waiting.values(), spent, self.workers)
-        return f"; about {duration(seconds)} left"
+        left = (
+            (cell.experiment, now - self.since.get(folder, now))
+            for folder, cell in self.waiting.items()
+        )
+        return f"; about {self.estimate.left(left, self.workers)} left"

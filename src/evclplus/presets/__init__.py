@@ -40,7 +40,7 @@ class Preset(Settings):
 
     benchmarks: tuple[str, ...] = Field(min_length=1, description="in the order of running")
     methods: tuple[str, ...] = Field(min_length=1, description="in the order of the table")
-    seeds: int = Field(ge=1, description="how many, from 0")
+    seeds: int = Field(ge=1, le=100, description="how many, from 0; tuning has those from 100 on")
     training: Training = Training()
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
     tuned: dict[str, dict[str, Chosen]] | None = Field(

@@ -1,0 +1,135 @@
+"""What `evclplus tune` searches: a space for every method, and where each search begins.
+
+A dimension is a line: the name of one of the method's options, or `training.` and the name of a
+training setting.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Log:
+    """A number between two others, every order of magnitude equally likely."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of a few values, written in ascending order where they have one."""
+
+    values: tuple[Any, ...]
+
+
+Space = dict[str, Log | OneOf]
+
+EPOCHS = "training.epochs"
+
+TRAINING: Space = {
+    EPOCHS: OneOf((5, 10, 20)),
+    "training.learning_rate": Log(3e-5, 1e-2),
+    "training.schedule": OneOf(("constant", "cosine")),
+}
+VARIATIONAL: Space = {
+    "beta": Log(1e-4, 1.0),
+    "initial_variance": Log(1e-7, 1e-2),
+}
+# A sum over examples instead of their mean would only rescale lambda, so it is not searched.
+ELASTIC: Space = {
+    "lam": Log(1.0, 1e9),
+    "fisher_tasks": OneOf(("last", "accumulated")),
+}
+ASYMMETRIC: Space = {
+    "k": Log(0.1, 1000.0),
+}
+CORESET: Space = {
+    "coreset_epochs": OneOf((20, 100, 200)),
+}
+
+VCL = TRAINING | VARIATIONAL
+EVCL = VCL | ELASTIC
+EVCL_PLUS = EVCL | ASYMMETRIC
+
+SPACES: dict[str, Space] = {
+    "evcl+": EVCL_PLUS,
+    "evcl": EVCL,
+    "vcl": VCL,
+    "vcl-random": VCL | CORESET,
+    "vcl-kcenter": VCL | CORESET,
+    "ewc": TRAINING | ELASTIC,
+    "coreset-random": VCL | CORESET,
+    "coreset-kcenter": VCL | CORESET,
+    "finetune": TRAINING,
+    "joint": TRAINING,
+    "evcl+-random": EVCL_PLUS | CORESET,
+    "evcl+-kcenter": EVCL_PLUS | CORESET,
+}
+
+STARTS: tuple[dict[str, Any], ...] = (
+    # The paper's settings, with as many epochs as the space allows.
+    {
+        EPOCHS: 20,
+        "training.learning_rate": 1e-3,
+        "training.schedule": "constant",
+        "beta": 1.0,
+        "initial_variance": 1e-3,
+        "lam": 100.0,
+        "fisher_tasks": "last",
+        "k": 5.0,
+        "coreset_epochs": 100,
+    },
+    # Where the tasks of a split benchmark hold each other: a stiff penalty, a tempered KL.
+    {
+        EPOCHS: 10,
+        "training.learning_rate": 1e-3,
+        "training.schedule": "constant",
+        "beta": 0.01,
+        "initial_variance": 1e-4,
+        "lam": 1e5,
+        "fisher_tasks": "accumulated",
+        "k": 5.0,
+        "coreset_epochs": 100,
+    },
+    # Where those of a permuted one do: predictions do not saturate, so lambda is small.
+    {
+        EPOCHS: 10,
+        "training.learning_rate": 1e-3,
+        "training.schedule": "cosine",
+        "beta": 0.8,
+        "initial_variance": 1e-3,
+        "lam": 22.0,
+        "fisher_tasks": "last",
+        "k": 5.0,
+        "coreset_epochs": 100,
+    },
+)
+"""Tried first, each with the dimensions that a method's space has."""
+
+
+def space_of(method: str, epochs_limit: int | None) -> Space:
+    """A method's space, with no more epochs than the limit."""
+    space = dict(SPACES[method])
+    epochs = space[EPOCHS]
+    if epochs_limit is not None and isinstance(epochs, OneOf):
+        allowed = tuple(value for value in epochs.values if value <= epochs_limit)
+        space[EPOCHS] = OneOf(allowed or (epochs_limit,))
+    return space
+
+
+def starts_of(space: Space) -> list[dict[str, Any]]:
+    """The starting points of a space, none of them twice."""
+    points: list[dict[str, Any]] = []
+    for start in STARTS:
+        point = {name: _inside(dimension, start[name]) for name, dimension in space.items()}
+        if point not in points:
+            points.append(point)
+    return points
+
+
+def _inside(dimension: Log | OneOf, value: Any) -> Any:
+    """The value, or the last of the choices where a limit has taken it away."""
+    if isinstance(dimension, OneOf) and value not in dimension.values:
+        return dimension.values[-1]
+    return value
