@@ -196,6 +196,8 @@ def _work(pipe: Connection, command: str) -> None:
             pipe.send(News(index, done=True))
         except EvclplusError as error:
             pipe.send(News(index, done=True, error=str(error)))
+        except BrokenPipeError:
+            return  # the parent was killed: nobody waits for this job
 
 
 class _PipeProgress(Progress):

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -220,3 +222,50 @@ def test_squaring_the_mean_gradient_would_be_far_smaller() -> None:
     F.cross_entropy(module(x), y).backward()
     gradients = [p.grad.flatten() for p in module.parameters() if p.grad is not None]
     assert fisher.sum() > 10 * torch.cat(gradients).square().sum()
+
+
+class Softened(nn.Module):
+    def __init__(self, module: nn.Module, temperature: float) -> None:
+        super().__init__()
+        self.module, self.temperature = module, temperature
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.module(x) / self.temperature
+        return out
+
+
+@pytest.mark.parametrize("classes", [2, CLASSES])
+@pytest.mark.parametrize("name", ["linear", "layer norm"])
+def test_temperature_is_that_of_a_network_with_divided_logits(name: str, classes: int) -> None:
+    body = MODULES[name][0][:-1]  # type: ignore[index]
+    module = nn.Sequential(*body, nn.Linear(6 if name == "linear" else 4, classes)).double()
+    x, y = data(name, (4,))
+    network = BayesianNetwork(module)
+    q, examples = network.initial(1.0), Examples(x, y % classes, classes)
+    found = diagonal_fisher(network, q, examples, torch.Generator(), temperature=2.5)
+    expected = loop(Softened(module, 2.5), x, y % classes, "exact", classes)
+    for part, wanted in zip(network.layout.named(found).values(), expected.values(), strict=True):
+        torch.testing.assert_close(part, wanted, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["linear", "layer norm"])
+def test_under_samples_it_is_the_fisher_at_weights_drawn_from_the_posterior(name: str) -> None:
+    module, shape = MODULES[name]
+    module = copy.deepcopy(module).double()
+    x, y = data(name, shape)
+    network = BayesianNetwork(module, point=lambda parameter: "bias" in parameter)
+    q = network.initial(0.3)
+    found = diagonal_fisher(
+        network, q, Examples(x, y, CLASSES), torch.Generator().manual_seed(3), where="samples"
+    )
+    noise = torch.randn(
+        len(q.log_std), generator=torch.Generator().manual_seed(3), dtype=torch.float64
+    )
+    drawn = q.mean.clone()
+    drawn[: len(noise)] += 0.3**0.5 * noise
+    with torch.no_grad():
+        for parameter, value in network.layout.named(drawn).items():
+            module.get_parameter(parameter).copy_(value)
+    expected = loop(module, x, y, "exact")
+    for parameter, part in network.layout.named(found).items():
+        torch.testing.assert_close(part, expected[parameter], rtol=1e-9, atol=1e-14)

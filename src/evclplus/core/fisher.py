@@ -29,6 +29,11 @@ probability. sampled: one label drawn from the model for each example. true: the
 
 Reduction = Literal["mean", "sum"]
 
+Where = Literal["mean", "samples"]
+"""At the posterior's mean, or at weights drawn from it anew for every batch. At the mean of a
+fitted network predictions are saturated and units are silent, and the Fisher of the weights
+behind them is zero though they matter."""
+
 BATCH_SIZE = 512
 LARGEST_GRADIENT_BLOCK = 2**24
 """Numbers held at once when the gradients of single examples must be formed."""
@@ -42,8 +47,14 @@ def diagonal_fisher(
     labels: Labels = "exact",
     reduction: Reduction = "mean",
     maximum: int = 5000,
+    where: Where = "mean",
+    temperature: float = 1.0,
 ) -> Tensor:
-    """The Fisher of every weight at q's mean, on up to `maximum` of the examples."""
+    """The Fisher of every weight, on up to `maximum` of the examples.
+
+    A `temperature` above 1 divides the logits: F is that of softmax(logits / temperature), less
+    sure of itself.
+    """
     if len(examples) > maximum:
         chosen = torch.randperm(len(examples), generator=generator)[:maximum]
         examples = examples.take(chosen)
@@ -52,15 +63,25 @@ def diagonal_fisher(
     for index in torch.arange(len(examples)).split(BATCH_SIZE):
         x = examples.inputs(index).to(q.mean.device)
         y = examples.labels[index].to(q.mean.device)
+        weights = q.mean if where == "mean" else _drawn(q, generator)
         total += _squared_gradients(
-            network, q, x, y, examples.head, examples.outputs, labels, generator, closed_form
+            *(network, weights, x, y, examples.head, examples.outputs),
+            *(labels, generator, closed_form, temperature),
         )
     return total / len(examples) if reduction == "mean" else total
 
 
+def _drawn(q: MeanField, generator: torch.Generator) -> Tensor:
+    """Weights drawn from q; point values are what they are."""
+    noise = torch.randn(q.log_std.shape, generator=generator, dtype=q.mean.dtype)
+    drawn = q.mean.clone()
+    drawn[: len(q.log_std)] += q.log_std.exp() * noise.to(q.mean.device)
+    return drawn
+
+
 def _squared_gradients(
     network: BayesianNetwork,
-    q: MeanField,
+    weights: Tensor,
     x: Tensor,
     y: Tensor,
     head: int,
@@ -68,22 +89,23 @@ def _squared_gradients(
     labels: Labels,
     generator: torch.Generator,
     closed_form: set[str],
+    temperature: float,
 ) -> Tensor:
-    """The sum over a batch of each example's squared gradient."""
+    """The sum over a batch of each example's squared gradient, at these weights."""
     layout = network.layout
     # Gradients are asked of the layers' outputs, so the weights must be in the graph.
-    means = layout.named(q.mean.detach().requires_grad_())
-    result = torch.zeros_like(q.mean)
+    means = layout.named(weights.detach().requires_grad_())
+    result = torch.zeros_like(weights)
     squares = layout.named(result)
     with torch.enable_grad(), _recorded(network, closed_form) as record:
-        logits = network.call(means, {}, x, head)[:, :outputs]
+        logits = network.call(means, {}, x, head)[:, :outputs] / temperature
     others = [name for name in layout.names if name.rpartition(".")[0] not in closed_form]
     for direction, weight in _directions(logits.detach(), y, labels, generator):
         for path, gradient in _output_gradients(logits, direction, record).items():
             received = record[path][0].detach()
             _add_layer(squares, path, network.local_layers[path], received, gradient, weight)
         if others:
-            per_example = _gradients_of(network, means, others, x, direction, head)
+            per_example = _gradients_of(network, means, others, x, direction / temperature, head)
             for name, gradient in per_example.items():
                 squares[name] += torch.einsum("n,n...->...", weight, gradient.square())
     return result
