@@ -1,6 +1,7 @@
 """Our side of the comparisons: a learner that knows some tasks and trains the next."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from evclplus.methods.base import Method
 from evclplus.progress import Progress
 from evclplus.train import Update, fit
 
+Precision = Literal["full", "bf16"]
+
 
 def stream_of(x: Tensor, count: int = 2) -> Stream:
     """The same inputs as `count` tasks of two classes, a head for each."""
@@ -29,9 +32,11 @@ def after_first_task(method: Method, network: nn.Module, stream: Stream) -> Lear
     return Learner(network, method, epochs=1, batch_size=BATCH, compile="off").learn(stream[0])
 
 
-def second_task(learner: Learner, stream: Stream) -> Work:
-    """An epoch of the second task, all penalties on, the update compiled."""
-    training = Training(epochs=1, batch_size=BATCH, compile="on")
+def second_task(
+    learner: Learner, stream: Stream, epochs: int = 1, precision: Precision = "full"
+) -> Work:
+    """The second task, all penalties on, the update compiled."""
+    training = Training(epochs=epochs, batch_size=BATCH, compile="on", precision=precision)
 
     def work() -> None:
         fit(
@@ -42,7 +47,7 @@ def second_task(learner: Learner, stream: Stream) -> Work:
             [stream[1].train],
             training,
             torch.Generator().manual_seed(0),
-            "epoch",
+            "second task",
             Progress(),
         )
 
@@ -58,7 +63,18 @@ def learner_and_stream(
 
 
 def epoch_of(method: Method, hidden: Sequence[int], examples: int = EXAMPLES) -> Work:
-    return second_task(*learner_and_stream(method, hidden, examples))
+    return epochs_of(method, hidden, 1, examples)
+
+
+def epochs_of(
+    method: Method,
+    hidden: Sequence[int],
+    epochs: int,
+    examples: int = EXAMPLES,
+    precision: Precision = "full",
+) -> Work:
+    """Several epochs in one go, as training has them: what is done once per task is done once."""
+    return second_task(*learner_and_stream(method, hidden, examples), epochs, precision)
 
 
 def compiled_update() -> Update:

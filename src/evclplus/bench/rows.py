@@ -16,6 +16,7 @@ from evclplus.bench.memory import memory_in_vectors
 from evclplus.bench.ours import (
     after_first_task,
     epoch_of,
+    epochs_of,
     learner_and_stream,
     second_task,
     stream_of,
@@ -27,12 +28,16 @@ from evclplus.bench.plain import (
     plain_epoch,
     plain_mlp,
 )
-from evclplus.bench.timing import Work, alternate
+from evclplus.bench.timing import Work, alternate, repeated
 from evclplus.benchmarks.speed import conversion_cost
 from evclplus.core.coresets import k_center
 from evclplus.core.fisher import diagonal_fisher
+from evclplus.methods.base import Method
 from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
+
+EPOCHS = 3
+"""Epochs in a turn. What is done once per task then counts for three of them, not for one."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class Row:
             return "aim"
         if self.must is not None and self.ratio <= self.must:
             return "yes" if self.aim is None else "must"
-        return "no"
+        return "" if self.must is None else "no"
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "reached": self.reached}
@@ -69,31 +74,39 @@ def rows(rounds: int = 12) -> list[Callable[[], Row]]:
         first, second = alternate(ours, rival, rounds=rounds)
         return Row(name, first / second, must, aim, first, second)
 
-    def epoch_row(name: str) -> Callable[[], Row]:
+    def epoch_row(
+        name: str, method: Method, hidden: list[int], goals: tuple[float, float] | None, **more: Any
+    ) -> Callable[[], Row]:
         def measure() -> Row:
             return timed(
-                f"EVCL+ epoch / plain epoch, {name}",
-                epoch_of(EVCLPlus(), mlp[name]),
-                plain_epoch(plain_mlp(mlp[name]), pixels()),
-                *goals[name],
+                name,
+                epochs_of(method, hidden, EPOCHS, **more),
+                repeated(plain_epoch(plain_mlp(hidden), pixels()), EPOCHS),
+                *(goals or (None, None)),
             )
 
         return measure
 
     return [
-        *(epoch_row(name) for name in mlp),
+        *(
+            epoch_row(f"EVCL+ epoch / plain epoch, {name}", EVCLPlus(), mlp[name], goals[name])
+            for name in mlp
+        ),
+        *(
+            epoch_row(
+                f"EVCL+ epoch with bf16 products / plain epoch, {name}",
+                *(EVCLPlus(), mlp[name], None),
+                precision="bf16",
+            )
+            for name in mlp
+        ),
         lambda: timed(
             "EVCL+ epoch / its matrix products alone, 2x256",
-            epoch_of(EVCLPlus(), wide),
-            matrix_products_of_an_epoch(wide),
+            epochs_of(EVCLPlus(), wide, EPOCHS),
+            repeated(matrix_products_of_an_epoch(wide), EPOCHS),
             *(1.7, 1.25),
         ),
-        lambda: timed(
-            "EWC epoch / plain epoch, 2x256",
-            epoch_of(EWC(), wide),
-            plain_epoch(plain_mlp(wide), pixels()),
-            *(0.8, 0.6),
-        ),
+        epoch_row("EWC epoch / plain epoch, 2x256", EWC(), wide, (0.8, 0.6)),
         lambda: timed(
             "Fisher on 5,000 examples / plain epoch, 2x256",
             fisher_of(wide),
