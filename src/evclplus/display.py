@@ -68,7 +68,7 @@ class ComparisonBars(AbstractContextManager["ComparisonBars"]):
         self.overall = self.bars.add_task(
             "all runs", total=count, terms="", visible=count is not None
         )
-        self.running: dict[str, TaskID] = {}
+        self.running: dict[int, TaskID] = {}  # two jobs may have one title
 
     def __enter__(self) -> "ComparisonBars":
         self.bars.start()
@@ -78,14 +78,14 @@ class ComparisonBars(AbstractContextManager["ComparisonBars"]):
         self.bars.stop()
 
     def started(self, job: Job) -> None:
-        self.running[job.title] = self.bars.add_task(job.title, total=1, terms="starting")
+        self.running[id(job)] = self.bars.add_task(job.title, total=1, terms="starting")
 
     def moved(self, job: Job, news: News) -> None:
-        bar = self.running[job.title]
+        bar = self.running[id(job)]
         self.bars.update(bar, completed=news.step, total=news.steps, terms=news.text)
 
     def ended(self, job: Job, error: str | None) -> None:
-        self.bars.remove_task(self.running.pop(job.title))
+        self.bars.remove_task(self.running.pop(id(job)))
         self.bars.advance(self.overall)
         if error is not None:
             self.console.print(f"{job.title} failed: {error}", style="red", markup=False)
