@@ -111,6 +111,18 @@ def test_a_killed_trial_is_repeated_and_does_not_count(tmp_path: Path) -> None:
     assert running.params in [trial.params for trial in counted]
 
 
+def test_a_lock_that_a_killed_process_left_is_waited_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("evclplus.tune.OLDEST_LOCK", 3)
+    search = Search("split-digits", "ewc", Path("search"), epochs_limit=1)
+    search.prepare()
+    backend = search.study()._storage._backend  # type: ignore[attr-defined]
+    backend._lock.acquire()  # and never released
+    assert len(search.prepare().trials) == len(starts_of(search.space))
+
+
 def test_a_piece_of_a_line_is_dropped_and_damage_is_named(tmp_path: Path) -> None:
     search = Search("split-digits", "ewc", tmp_path, epochs_limit=1)
     search.prepare()

@@ -15,7 +15,7 @@ import optuna
 from optuna.pruners import MedianPruner
 from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import BaseTrial, FrozenTrial, TrialState
 
 from evclplus.benchmarks import BENCHMARKS
@@ -35,6 +35,9 @@ SEEDS = (100, 101)
 """The seeds of every trial. A preset's seeds are below 100."""
 
 COUNTED = (TrialState.COMPLETE, TrialState.PRUNED)
+OLDEST_LOCK = 10
+"""Seconds after which a journal's lock must be one that a killed process has left."""
+
 UNPRUNED_TRIALS = 5
 UNPRUNED_TASKS = 2
 DIGITS = 3
@@ -81,9 +84,12 @@ class Search:
 
     def study(self, sampler_seed: int = 0) -> optuna.Study:
         """The study in the journal, which is begun where there is none."""
+        # Optuna's usual lock is a link to the journal's path. When that is relative, a lock that a
+        # killed process has left is never recognised as old, and everyone waits for ever.
+        lock = JournalFileOpenLock(str(self.journal), grace_period=OLDEST_LOCK)
         try:
             return optuna.create_study(
-                storage=JournalStorage(JournalFileBackend(str(self.journal))),
+                storage=JournalStorage(JournalFileBackend(str(self.journal), lock)),
                 study_name=self.title,
                 load_if_exists=True,
                 direction="maximize",
