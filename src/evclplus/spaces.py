@@ -28,18 +28,20 @@ Space = dict[str, Log | OneOf]
 EPOCHS = "training.epochs"
 
 TRAINING: Space = {
-    EPOCHS: OneOf((5, 10, 20)),
+    EPOCHS: OneOf((3, 10, 20)),
     "training.learning_rate": Log(3e-5, 1e-2),
     "training.schedule": OneOf(("constant", "cosine")),
 }
 VARIATIONAL: Space = {
     "beta": Log(1e-4, 1.0),
     "initial_variance": Log(1e-7, 1e-2),
+    "start_epochs": OneOf((1, 10)),
 }
 # A sum over examples instead of their mean would only rescale lambda, so it is not searched.
 ELASTIC: Space = {
     "lam": Log(1.0, 1e9),
     "fisher_tasks": OneOf(("last", "accumulated")),
+    "fisher_temperature": Log(1.0, 100.0),
 }
 ASYMMETRIC: Space = {
     "k": Log(0.1, 1000.0),
@@ -77,6 +79,8 @@ STARTS: tuple[dict[str, Any], ...] = (
         "initial_variance": 1e-3,
         "lam": 100.0,
         "fisher_tasks": "last",
+        "fisher_temperature": 1.0,
+        "start_epochs": 10,
         "k": 5.0,
         "coreset_epochs": 100,
     },
@@ -89,6 +93,22 @@ STARTS: tuple[dict[str, Any], ...] = (
         "initial_variance": 1e-4,
         "lam": 1e5,
         "fisher_tasks": "accumulated",
+        "fisher_temperature": 1.0,
+        "start_epochs": 10,
+        "k": 5.0,
+        "coreset_epochs": 100,
+    },
+    # The same, stopped early, with a Fisher that sees through saturated predictions.
+    {
+        EPOCHS: 3,
+        "training.learning_rate": 1e-3,
+        "training.schedule": "constant",
+        "beta": 0.01,
+        "initial_variance": 1e-4,
+        "lam": 1e6,
+        "fisher_tasks": "accumulated",
+        "fisher_temperature": 30.0,
+        "start_epochs": 1,
         "k": 5.0,
         "coreset_epochs": 100,
     },
@@ -101,6 +121,8 @@ STARTS: tuple[dict[str, Any], ...] = (
         "initial_variance": 1e-3,
         "lam": 22.0,
         "fisher_tasks": "last",
+        "fisher_temperature": 1.0,
+        "start_epochs": 10,
         "k": 5.0,
         "coreset_epochs": 100,
     },

@@ -78,7 +78,8 @@ class Search:
             benchmark=self.benchmark,
             seed=seed,
             options=chosen.options,
-            training=chosen.training,
+            # A search only ranks; products in low precision make it cheaper.
+            training={**chosen.training, "precision": "bf16"},
             evaluate_on="validation",
         )
 
