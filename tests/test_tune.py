@@ -244,9 +244,9 @@ def test_every_method_has_a_space_of_its_own_settings(method: str) -> None:
 
 
 def test_the_limit_on_epochs_leaves_a_choice() -> None:
-    assert space_of("ewc", 10)["training.epochs"] == OneOf((5, 10))
+    assert space_of("ewc", 10)["training.epochs"] == OneOf((3, 10))
     assert space_of("ewc", 2)["training.epochs"] == OneOf((2,))
-    assert space_of("ewc", None)["training.epochs"] == OneOf((5, 10, 20))
+    assert space_of("ewc", None)["training.epochs"] == OneOf((3, 10, 20))
 
 
 def test_settings_are_rounded_before_they_are_tried() -> None:
