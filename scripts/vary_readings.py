@@ -40,6 +40,7 @@ READINGS: dict[str, dict[str, Any]] = {
     "fisher-sum-accumulated": {"fisher_reduction": "sum", "fisher_tasks": "accumulated"},
     "penalise-old-heads": {"protect": "all"},
     "random-start": {"start": "random"},
+    "small-first-variance": {"initial_variance": 1e-6},
     "prior-at-start": {"prior_mean": "mle"},
     "predict-at-mean": {"prediction": "mean"},
 }
