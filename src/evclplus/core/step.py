@@ -110,7 +110,8 @@ class LikelihoodGradient:
         copy and random numbers of its own, so that it leaves no trace."""
         trial = self.network.copy()
         with torch.no_grad():
-            self._forward(trial, batch, *self._leaves(), torch.Generator().manual_seed(0))
+            noise = torch.Generator(self.vectors.mean.device).manual_seed(0)
+            self._forward(trial, batch, *self._leaves(), noise)
         self.settled.add(batch.head)
         unfit = set(self.network.local_layers) - set(trial.local_layers)
         for path in unfit:
