@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from evclplus.bench.conversion import conversion_cost
 from evclplus.benchmarks import Stream, rotated_tasks
 from evclplus.benchmarks.rotated import rotation
 from evclplus.benchmarks.settings import pixel_permutation
-from evclplus.benchmarks.speed import conversion_cost
 from evclplus.core.examples import SMALL_BATCH, Examples, View
 from evclplus.errors import DataError
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from evclplus import networks
+from evclplus.bench.conversion import conversion_cost
 from evclplus.bench.memory import memory_in_vectors
 from evclplus.bench.ours import (
     after_first_task,
@@ -29,7 +30,6 @@ from evclplus.bench.plain import (
     plain_mlp,
 )
 from evclplus.bench.timing import Work, alternate, repeated
-from evclplus.benchmarks.speed import conversion_cost
 from evclplus.core.coresets import k_center
 from evclplus.core.fisher import diagonal_fisher
 from evclplus.methods.base import Method

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from evclplus.bench.plain import BATCH, plain_step
 from evclplus.benchmarks.permuted import permuted_tasks
 
-BATCH = 256
 STEPS = 40
 
 
@@ -50,7 +49,7 @@ def conversion_cost(rounds: int = 15) -> ConversionCost:
     ready = permuted.train.inputs()
     labels = permuted.train.labels
     order = torch.randperm(len(labels), generator=generator)[: BATCH * STEPS]
-    step = _training_step()
+    step = plain_step(_network())
 
     def seconds(inputs: Callable[[Tensor], Tensor]) -> float:
         start = time.perf_counter()
@@ -68,9 +67,9 @@ def conversion_cost(rounds: int = 15) -> ConversionCost:
     return ConversionCost(*(min(times) for times in zip(*taken, strict=True)))
 
 
-def _training_step() -> Callable[[Tensor, Tensor], None]:
+def _network() -> nn.Module:
     with torch.random.fork_rng(devices=[]):
-        network = nn.Sequential(
+        return nn.Sequential(
             nn.Flatten(),
             nn.Linear(784, 100),
             nn.ReLU(),
@@ -78,11 +77,3 @@ def _training_step() -> Callable[[Tensor, Tensor], None]:
             nn.ReLU(),
             nn.Linear(100, 10),
         )
-    optimiser = torch.optim.Adam(network.parameters())
-
-    def step(x: Tensor, y: Tensor) -> None:
-        optimiser.zero_grad()
-        F.cross_entropy(network(x), y).backward()
-        optimiser.step()
-
-    return step
