@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from evclplus.bench.conversion import conversion_cost
 from evclplus.benchmarks import Stream, rotated_tasks
 from evclplus.benchmarks.rotated import rotation
 from evclplus.benchmarks.settings import pixel_permutation
@@ -100,11 +99,3 @@ def test_colours_turn_and_shuffle_together() -> None:
 def test_what_is_no_picture_cannot_be_turned() -> None:
     with pytest.raises(DataError, match="cannot be rotated"):
         rotated_tasks(np.arange(80).reshape(20, 4), np.arange(20) % 2)
-
-
-def test_the_cost_of_conversion_is_measured() -> None:
-    cost = conversion_cost(rounds=1)
-    assert cost.floats > 0
-    assert cost.permuted_slowdown > -1
-    assert cost.plain_slowdown > -1
-    assert cost.gathered_slowdown > -1

@@ -15,25 +15,20 @@ STEPS = 40
 
 @dataclass(frozen=True)
 class ConversionCost:
-    """Seconds per step of a plain 784-100-100-10 network fed in four ways, and the slowdowns.
+    """Seconds per step of a plain 784-100-100-10 network fed in three ways, and the slowdowns.
 
     `floats` copies rows of a ready float tensor, the least any training loop does. `plain`
-    converts stored bytes, `permuted` also reorders their pixels, and `gathered` is the permuted
-    task as the training loop reads it, reordered once.
+    converts stored bytes, and `gathered` is a permuted task as the training loop reads it,
+    reordered once.
     """
 
     floats: float
     plain: float
-    permuted: float
     gathered: float
 
     @property
     def plain_slowdown(self) -> float:
         return self.plain / self.floats - 1
-
-    @property
-    def permuted_slowdown(self) -> float:
-        return self.permuted / self.floats - 1
 
     @property
     def gathered_slowdown(self) -> float:
@@ -60,7 +55,6 @@ def conversion_cost(rounds: int = 15) -> ConversionCost:
     ways: tuple[Callable[[Tensor], Tensor], ...] = (
         lambda index: ready.index_select(0, index),
         plain.train.inputs,
-        permuted.train.inputs,
         permuted.train.gathered().inputs,
     )
     taken = [[seconds(way) for way in ways] for _ in range(rounds)]
