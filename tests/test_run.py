@@ -53,6 +53,18 @@ def test_a_finished_record_is_not_overwritten_unless_asked(tmp_path: Path) -> No
     assert Record.read(tmp_path / "record.json").seed == 3
 
 
+def test_a_record_from_before_an_option_came_is_finished_with_its_default(tmp_path: Path) -> None:
+    run_into(tmp_path, QUICK)
+    path = tmp_path / "record.json"
+    content = json.loads(path.read_text())
+    del content["config"]["options"]["fisher_temperature"]
+    path.write_text(json.dumps(content))
+    assert finished(tmp_path, resolve(QUICK)[0])
+    other = QUICK.model_copy(update={"options": {"fisher_temperature": 2.0}})
+    with pytest.raises(FileError, match=r"fisher_temperature is 1\.0, not 2\.0"):
+        finished(tmp_path, resolve(other)[0])
+
+
 def test_finished_means_with_these_settings(tmp_path: Path) -> None:
     wanted, _ = resolve(QUICK)
     assert not finished(tmp_path, wanted)
