@@ -22,6 +22,7 @@ from evclplus.config import Training
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead, new_weights, shared_weights
+from evclplus.core.hold import Hold
 from evclplus.core.metrics import Scores, entropy, scores
 from evclplus.core.network import BayesianNetwork, Predicate
 from evclplus.errors import DataError, SettingsError, StateError
@@ -126,7 +127,8 @@ class Learner:
         if data:
             lesson = self._lesson(network, data, task, fit_task)
             q, memory = self.method.prepare(q, memory, lesson)
-            q = fit_task(network, q, self.method.regulariser, memory, data, purpose="train")
+            regulariser, hold = self.method.regulariser, self.method.hold(memory, lesson)
+            q = fit_task(network, q, regulariser, memory, data, purpose="train", hold=hold)
             memory = self.method.consolidate(q, memory, lesson)
         self.network, self.q, self.memory = network, q, memory
         self.learned = (*self.learned, Learned(task.name, task.head, task.outputs))
@@ -144,6 +146,7 @@ class Learner:
             shared=shared_weights(module, layout).to(device),
             generator=generator(self.seed, len(self.learned), "consolidate"),
             fit=fit_task,
+            earlier=tuple(sorted(set(self.outputs_seen) - {task.head})),
         )
 
     def _fit(self, position: int, label: str) -> Fit:
@@ -159,6 +162,7 @@ class Learner:
             purpose: str,
             epochs: int | None = None,
             at_mean: bool = False,
+            hold: Hold | None = None,
         ) -> MeanField:
             training = self.training
             if epochs is not None:
@@ -177,6 +181,7 @@ class Learner:
                     f"{label}, {purpose}",
                     self.progress,
                     at_mean,
+                    hold=hold,
                 )
 
         return fit_with_settings

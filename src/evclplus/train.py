@@ -14,6 +14,7 @@ from evclplus.config import Training
 from evclplus.core.batches import Criterion, batches_per_epoch, minibatches
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
+from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
 from evclplus.core.step import LikelihoodGradient, Vectors, step_rates, update
 from evclplus.errors import TrainingError
@@ -41,8 +42,10 @@ def fit(
     progress: Progress,
     at_mean: bool = False,
     criterion: Criterion = F.cross_entropy,
+    hold: Hold | None = None,
 ) -> MeanField:
-    """Minimise nll + regulariser over the data, starting from q, which is left as it is."""
+    """Minimise nll (+ function, with `hold`) + regulariser over the data, starting from q, which
+    is left as it is."""
     if len(data) == 1:  # joint training keeps to the shared pixels: it would copy every task
         data = [data[0].gathered()]
     data = [examples.on(q.mean.device) for examples in data]
@@ -59,24 +62,25 @@ def fit(
     progress.start(label, steps)
     for epoch in range(1, training.epochs + 1):
         total = torch.zeros_like(examples)
-        for batch in minibatches(network, data, training.batch_size, generator, criterion):
-            nll = likelihood(batch)
-            total += nll
+        for batch in minibatches(network, data, training.batch_size, generator, criterion, hold):
+            found = likelihood(batch)
+            for term in found.values():
+                total += term
             move(
                 *(vectors, regulariser, memory, examples, rates[step], training.clip_norm, at_mean)
             )
             step += 1
-            progress.advance(step, partial(_terms, nll, vectors, regulariser, memory, examples))
+            progress.advance(step, partial(_terms, found, vectors, regulariser, memory, examples))
         # Looking at a number waits for the device, so this is done once per epoch.
         if not _all_finite(total, vectors):
-            terms = _terms(nll, vectors, regulariser, memory, examples)
+            terms = _terms(found, vectors, regulariser, memory, examples)
             raise TrainingError(_what_is_not_finite(terms, label, epoch, training.epochs))
     progress.finish()
     return vectors.posterior()
 
 
 def _terms(
-    nll: Tensor,
+    found: dict[str, Tensor],
     vectors: Vectors,
     regulariser: Regulariser | None,
     memory: Memory,
@@ -84,7 +88,7 @@ def _terms(
 ) -> dict[str, Tensor]:
     """The named parts of the loss after a step."""
     others = {} if regulariser is None else regulariser(vectors.posterior(), memory, examples)
-    return {"nll": nll, **others}
+    return found | others
 
 
 def _all_finite(total: Tensor, vectors: Vectors) -> bool:

@@ -48,7 +48,7 @@ def train(name: str) -> None:
         x = data.inputs(torch.arange(6, device=DEVICE))
         # A generator of this device cannot be made; the fake operations do not ask for it.
         batch = Batch(network, torch.Generator(), x, data.labels, 0, 3, 6)
-        nll = likelihood(batch)
+        nll = likelihood(batch)["nll"]
         update(vectors, regulariser, memory, examples, rates, 1.0, method.is_point)
     assert {nll.device.type, vectors.mean.device.type, vectors.posterior().log_std.device.type} == {
         DEVICE

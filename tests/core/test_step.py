@@ -15,6 +15,7 @@ from evclplus.core.batches import Batch, minibatches
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead
+from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
 from evclplus.core.step import LikelihoodGradient, Vectors, step_rates, update
 from evclplus.methods.base import Memory
@@ -105,13 +106,19 @@ def by_definition(q: MeanField, batch: Batch, at_mean: bool) -> tuple[Tensor, Te
     leaves = MeanField(
         q.mean.clone().requires_grad_(), q.log_std.clone().requires_grad_(), q.layout
     )
-    nll = batch.nll_at_mean(leaves) if at_mean else batch.nll(leaves)
-    found = torch.autograd.grad(nll, [leaves.mean, leaves.log_std], allow_unused=True)
+    loss = torch.stack(list(batch.terms(leaves, at_mean).values())).sum()
+    found = torch.autograd.grad(loss, [leaves.mean, leaves.log_std], allow_unused=True)
     mean, log_std = (
         torch.zeros_like(v) if g is None else g
         for g, v in zip(found, (q.mean, q.log_std), strict=True)
     )
-    return nll.detach(), mean, log_std
+    return loss.detach(), mean, log_std
+
+
+def assert_same_gradients(vectors: Vectors, expected: tuple[Tensor, Tensor, Tensor]) -> None:
+    torch.testing.assert_close(vectors.mean_gradient, expected[1], rtol=1e-9, atol=1e-13)
+    log_std_gradient = vectors.variance * vectors.spread_gradient
+    torch.testing.assert_close(log_std_gradient, expected[2], rtol=1e-9, atol=1e-13)
 
 
 @pytest.mark.parametrize("at_mean", [False, True])
@@ -124,13 +131,33 @@ def test_likelihood_gradient_equals_autograd(name: str, point: str, at_mean: boo
     )
     q = posterior(network)
     vectors = Vectors(q)
-    nll = LikelihoodGradient(network, vectors, at_mean)(batch_for(network, shape))
+    terms = LikelihoodGradient(network, vectors, at_mean)(batch_for(network, shape))
     expected = by_definition(q, batch_for(network, shape), at_mean)
     assert torch.count_nonzero(expected[1]) > 0.5 * len(q.mean)
-    torch.testing.assert_close(nll, expected[0], rtol=1e-12, atol=0)
-    torch.testing.assert_close(vectors.mean_gradient, expected[1], rtol=1e-9, atol=1e-13)
-    log_std_gradient = vectors.variance * vectors.spread_gradient
-    torch.testing.assert_close(log_std_gradient, expected[2], rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(terms["nll"], expected[0], rtol=1e-12, atol=0)
+    assert_same_gradients(vectors, expected)
+
+
+@pytest.mark.parametrize("at_mean", [False, True])
+@pytest.mark.parametrize("point", ["", "bias", "heads"])
+def test_the_gradient_with_held_heads_equals_autograd(point: str, at_mean: bool) -> None:
+    body = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.BatchNorm1d(5))
+    heads = [nn.Linear(5, 2), nn.Sequential(nn.LayerNorm(5), nn.Linear(5, 2)), nn.Linear(5, 3)]
+    network = BayesianNetwork(
+        MultiHead(body, heads).double(), point=lambda n: bool(point) and point in n
+    )
+    q = posterior(network)
+    previous = MeanField(q.mean + 0.3 * torch.sin(torch.arange(len(q.mean))), q.log_std, q.layout)
+    hold = Hold(network.copy(), previous, (0, 1), 0.7)
+    vectors = Vectors(q)
+    likelihood = LikelihoodGradient(network, vectors, at_mean)
+    terms = likelihood(replace(batch_for(network, (4,), head=2), hold=hold))
+    expected = by_definition(q, replace(batch_for(network, (4,), head=2), hold=hold), at_mean)
+    assert terms["function"] > 0.01
+    torch.testing.assert_close(sum(terms.values()), expected[0], rtol=1e-12, atol=0)
+    assert_same_gradients(vectors, expected)
+    for name, gradient in network.layout.named(vectors.mean_gradient).items():
+        assert bool(gradient.any()) != name.startswith(("heads.0.", "heads.1.")), name
 
 
 def test_no_gradient_stays_behind_for_a_head_that_is_not_used() -> None:

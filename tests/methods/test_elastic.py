@@ -127,3 +127,50 @@ def test_heads_of_their_own_are_protected_only_when_asked() -> None:
         assert bool(parts["heads.0.weight"].any()) == protected
         assert parts["body.1.weight"].any()
         assert not parts["heads.1.weight"].any()  # its task has not come yet
+
+
+@pytest.mark.parametrize("name", ELASTIC)
+def test_lam_function_holds_the_earlier_head_and_its_answers(name: str) -> None:
+    # Small variances: what is left of a change is then not sampling noise.
+    certain = {} if name == "ewc" else {"beta": 1e-6, "initial_variance": 1e-6}
+
+    def change(lam_function: float) -> tuple[float, float]:
+        learner, stream = learned_first_task(
+            ELASTIC[name](lam=0.0, lam_function=lam_function, **certain)
+        )
+        x, q = stream[1].train.inputs(), learner.q
+        before = learner.network(q, x, 0)
+        learner.learn(stream[1])
+        assert learner.evaluate(stream[1]).average_accuracy > 0.9  # the new task is learned
+        head = learner.network.layout.named(learner.q.mean - q.mean)["heads.0.weight"]
+        answers = learner.network(learner.q, x, 0) - before
+        return answers.square().mean().sqrt().item(), head.abs().max().item()
+
+    free, _ = change(0.0)
+    held, moved_head = change(100.0)
+    assert held < 0.3 * free
+    assert moved_head == 0
+
+
+@pytest.mark.parametrize("scenario", ["class", "domain"])
+def test_with_one_head_there_is_nothing_to_hold(scenario: str) -> None:
+    def learned(lam_function: float) -> MeanField:
+        stream = blobs(scenario=scenario)
+        method = ec.EVCLPlus(lam_function=lam_function)
+        learner = ec.Learner(small_network(stream.heads), method, epochs=2, batch_size=20)
+        return learner.learn(stream[0]).learn(stream[1]).q
+
+    assert torch.equal(learned(0.0).mean, learned(10.0).mean)
+
+
+def test_held_answers_belong_to_every_earlier_head() -> None:
+    stream = blobs(tasks=3)
+    method = ec.EVCLPlus(lam=0.0, lam_function=1000.0, start_epochs=15, initial_variance=1e-5)
+    learner = ec.Learner(small_network(stream.heads), method, epochs=15, learning_rate=1e-2)
+    learner.learn(stream[0]).learn(stream[1])
+    x = stream[2].train.inputs()
+    before = [learner.network(learner.q, x, head) for head in (0, 1)]
+    learner.learn(stream[2])
+    for head in (0, 1):
+        change = (learner.network(learner.q, x, head) - before[head]).abs().max()
+        assert change < 0.1 * before[head].abs().max()

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
+from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
@@ -29,20 +30,32 @@ class Batch:
     total: int
     criterion: Criterion = F.cross_entropy
     """The mean negative log-likelihood, from (network output, labels)."""
+    hold: Hold | None = None
+    """Keeps earlier heads at their answers, see core/hold.py."""
 
-    def nll(self, q: MeanField) -> Tensor:
-        """The mean of -log p(y|x, theta) with theta drawn from q (one sample per example)."""
-        return self._nll(q, self.generator)
+    @property
+    def heads(self) -> int | tuple[int, ...]:
+        """The heads that a pass asks: the batch's own, then those that are held."""
+        return self.head if self.hold is None else (self.head, *self.hold.heads)
 
-    def nll_at_mean(self, q: MeanField) -> Tensor:
-        """The mean of -log p(y|x, theta) at q's mean."""
-        return self._nll(q, None)
+    def terms(self, q: MeanField, at_mean: bool = False) -> dict[str, Tensor]:
+        """nll, the mean of -log p(y|x, theta) with theta drawn from q (one sample per example) or
+        at q's mean, and what `hold` adds."""
+        means = self.network.layout.named(q.mean)
+        variances = {} if at_mean else self.network.layout.named(q.variance)
+        if self.hold is not None:
+            means |= self.hold.weights
+            variances = {n: v for n, v in variances.items() if n not in self.hold.weights}
+        generator = None if at_mean else self.generator
+        output = self.network.call(means, variances, self.x, self.heads, generator, training=True)
+        return self.terms_of(output)
 
-    def _nll(self, q: MeanField, generator: torch.Generator | None) -> Tensor:
-        return self.nll_of(self.network(q, self.x, self.head, generator=generator, training=True))
-
-    def nll_of(self, output: Tensor) -> Tensor:
-        return self.criterion(output[:, : self.outputs], self.y)
+    def terms_of(self, output: Tensor) -> dict[str, Tensor]:
+        """The same, from the network's outputs for `heads`."""
+        terms = {"nll": self.criterion(output[:, : self.outputs], self.y)}
+        if self.hold is not None:
+            terms["function"] = self.hold.term(self.x, output)
+        return terms
 
 
 def batches_per_epoch(data: Sequence[Examples], batch_size: int) -> int:
@@ -55,6 +68,7 @@ def minibatches(
     batch_size: int,
     generator: torch.Generator,
     criterion: Criterion = F.cross_entropy,
+    hold: Hold | None = None,
 ) -> Iterator[Batch]:
     """One epoch in random order. A batch holds examples of one head, possibly of many tasks.
 
@@ -71,7 +85,7 @@ def minibatches(
         group, index = plan[position]
         x, y = _gather(group, index)
         outputs = max(examples.outputs for examples in group)
-        yield Batch(network, noise, x, y, group[0].head, outputs, total, criterion)
+        yield Batch(network, noise, x, y, group[0].head, outputs, total, criterion, hold)
 
 
 def _on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:

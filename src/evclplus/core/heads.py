@@ -19,9 +19,13 @@ class MultiHead(nn.Module):
         self.body = body
         self.heads = nn.ModuleList(heads)
 
-    def forward(self, x: Tensor, head: int = 0) -> Tensor:
-        output: Tensor = self.heads[head](self.body(x))
-        return output
+    def forward(self, x: Tensor, head: int | Sequence[int] = 0) -> Tensor:
+        """The outputs of a head, or of several heads side by side."""
+        features = self.body(x)
+        if isinstance(head, int):
+            output: Tensor = self.heads[head](features)
+            return output
+        return torch.cat([self.heads[one](features) for one in head], 1)
 
 
 def shared_weights(module: nn.Module, layout: Layout) -> Tensor:

@@ -6,7 +6,7 @@ local reparameterisation trick); every other floating parameter is sampled as a 
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import log
 
 import torch
@@ -88,7 +88,7 @@ class BayesianNetwork:
         self,
         q: MeanField,
         x: Tensor,
-        head: int = 0,
+        head: int | Sequence[int] = 0,
         *,
         generator: torch.Generator | None = None,
         training: bool = False,
@@ -103,7 +103,7 @@ class BayesianNetwork:
         means: dict[str, Tensor],
         variances: dict[str, Tensor],
         x: Tensor,
-        head: int = 0,
+        head: int | Sequence[int] = 0,
         generator: torch.Generator | None = None,
         training: bool = False,
     ) -> Tensor:
@@ -176,7 +176,7 @@ class BayesianNetwork:
         layers: Mapping[str, Loaded],
         values: dict[str, Tensor],
         x: Tensor,
-        head: int,
+        head: int | Sequence[int],
         training: bool,
     ) -> Tensor | None:
         """One forward pass, or None if it showed a layer that cannot stay local.

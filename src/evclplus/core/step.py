@@ -7,6 +7,7 @@ their gradients and the optimiser share one pass that torch.compile can fuse.
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import reduce
 from typing import Any
 
 import torch
@@ -87,7 +88,7 @@ class LikelihoodGradient:
         self.others = [name for name in self.means if name.rpartition(".")[0] not in self.sinks]
 
     @torch.enable_grad()
-    def __call__(self, batch: Batch) -> Tensor:
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
         if batch.head not in self.settled:
             self._settle(batch)
         generator = None if self.at_mean else batch.generator
@@ -95,15 +96,15 @@ class LikelihoodGradient:
         output = self._forward(self.network, batch, means, variances, generator)
         if output is None:
             raise ConversionError("the module uses a layer in one way now and in another later")
-        nll = batch.nll_of(output)
-        nll.backward()
+        terms = batch.terms_of(output)
+        reduce(torch.add, terms.values()).backward()
         for path, sink in self.sinks.items():
             sink.clear_if_unused(self.layers[path].calls)
         for name, leaf in means.items():
             _copy_gradient(self.mean_gradients[name], leaf, 1.0)
         for name, leaf in variances.items():
             _copy_gradient(self.spread_gradients[name], leaf, 2.0)
-        return nll.detach()
+        return {name: term.detach() for name, term in terms.items()}
 
     def _settle(self, batch: Batch) -> None:
         """A first pass through a head shows which layers cannot stay local. It is made with a
@@ -136,8 +137,15 @@ class LikelihoodGradient:
         variances: dict[str, Tensor],
         generator: torch.Generator | None,
     ) -> Tensor | None:
+        held = {} if batch.hold is None else batch.hold.weights
+        if held:
+            means = {name: held.get(name, value) for name, value in means.items()}
+            variances = {name: value for name, value in variances.items() if name not in held}
         layers = {}
         for path in network.local_layers:
+            if f"{path}.weight" in held:
+                layers[path] = network.weights_of(path, held, {}, None)
+                continue
             layers[path] = self.layers.get(path) or network.weights_of(
                 path, means, variances, generator
             )
@@ -146,7 +154,7 @@ class LikelihoodGradient:
         values = network.drawn_values(means, variances, generator) if means else {}
         low = self.vectors.low_precision
         with torch.autocast(batch.x.device.type, torch.bfloat16) if low else nullcontext():
-            return network.run(layers, values, batch.x, batch.head, training=True)
+            return network.run(layers, values, batch.x, batch.heads, training=True)
 
 
 def _copy_gradient(target: Tensor, leaf: Tensor, factor: float) -> None:

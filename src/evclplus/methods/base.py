@@ -12,6 +12,7 @@ from evclplus.config import Settings
 from evclplus.core.batches import Batch
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
+from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
 
 
@@ -20,12 +21,12 @@ class Terms:
     """The loss of one minibatch, by its parts."""
 
     nll: Tensor
+    function: Tensor | None = None
     kl: Tensor | None = None
     penalty: Tensor | None = None
 
     def named(self) -> dict[str, Tensor]:
-        parts = {"nll": self.nll, "kl": self.kl, "penalty": self.penalty}
-        return {name: value for name, value in parts.items() if value is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     @property
     def total(self) -> Tensor:
@@ -68,6 +69,7 @@ class Fit(Protocol):
         purpose: str,
         epochs: int | None = None,
         at_mean: bool = False,
+        hold: Hold | None = None,
     ) -> MeanField: ...
 
 
@@ -78,6 +80,7 @@ class Lesson:
     data     the examples to train on
     new      marks the weights this task is the first to use
     shared   marks the weights that several tasks use
+    earlier  the heads of earlier tasks that this task does not use
     """
 
     network: BayesianNetwork
@@ -86,6 +89,7 @@ class Lesson:
     shared: Tensor
     generator: torch.Generator
     fit: Fit
+    earlier: tuple[int, ...] = ()
 
 
 class Method(Settings, ABC):
@@ -131,15 +135,19 @@ class Method(Settings, ABC):
         """Where training of a task starts."""
         return q, memory
 
+    def hold(self, memory: Memory, lesson: Lesson) -> Hold | None:
+        """What keeps the heads of earlier tasks at their answers while this one is learned."""
+        return None
+
     @abstractmethod
     def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
         """What is added to the likelihood, by name: kl, penalty, or nothing."""
 
     def loss(self, q: MeanField, memory: Memory, batch: Batch) -> Terms:
-        """What training minimises: nll + kl + penalty. This is the definition; the training loop
-        computes the same gradients faster, and tests hold the two together."""
+        """What training minimises: nll + function + kl + penalty. This is the definition; the
+        training loop computes the same gradients faster, and tests hold the two together."""
         examples = q.mean.new_tensor(batch.total)
-        return Terms(batch.nll(q), **self.regulariser(q, memory, examples))
+        return Terms(**batch.terms(q), **self.regulariser(q, memory, examples))
 
     def consolidate(self, q: MeanField, memory: Memory, lesson: Lesson) -> Memory:
         """What to keep of a task."""

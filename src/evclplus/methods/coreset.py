@@ -17,6 +17,7 @@ from torch import Tensor
 from evclplus.core.coresets import k_center, random_subset
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
+from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
 from evclplus.errors import DataError
 from evclplus.methods.base import Fit, Lesson, Memory, Method
@@ -85,6 +86,9 @@ class Coreset(Method):
 
     def prepare(self, q: MeanField, memory: Memory, lesson: Lesson) -> tuple[MeanField, Memory]:
         return self.method.prepare(q, memory, lesson)
+
+    def hold(self, memory: Memory, lesson: Lesson) -> Hold | None:
+        return self.method.hold(memory, lesson)
 
     def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
         return self.method.regulariser(q, memory, examples)

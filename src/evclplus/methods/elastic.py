@@ -9,6 +9,7 @@ from torch import Tensor
 
 from evclplus.core.fisher import Labels, Reduction, Where, diagonal_fisher
 from evclplus.core.gaussian import MeanField
+from evclplus.core.hold import Hold
 from evclplus.methods.base import Lesson, Memory, Method
 from evclplus.methods.variational import Variational
 
@@ -37,6 +38,18 @@ class Elastic(Method):
     protect: Literal["shared", "all"] = Field(
         "shared", description="penalise weights that several tasks use, or all (old heads too)"
     )
+
+    lam_function: float = Field(
+        0.0,
+        ge=0,
+        description="strength of holding earlier heads to their answers on the new inputs",
+    )
+
+    def hold(self, memory: Memory, lesson: Lesson) -> Hold | None:
+        if self.lam_function == 0 or not lesson.earlier:
+            return None
+        # The network as it is before training: what it computes with then must not move with it.
+        return Hold(lesson.network.copy(), memory.prior, lesson.earlier, self.lam_function)
 
     def consolidate(self, q: MeanField, memory: Memory, lesson: Lesson) -> Memory:
         fisher = diagonal_fisher(
