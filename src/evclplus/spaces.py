@@ -46,13 +46,17 @@ ELASTIC: Space = {
 ASYMMETRIC: Space = {
     "k": Log(0.1, 1000.0),
 }
+# Not in the papers of EVCL and EWC, so their searches go without it.
+ADDED: Space = {
+    "lam_function": OneOf((0.0, 0.003, 0.01, 0.03, 0.1)),
+}
 CORESET: Space = {
     "coreset_epochs": OneOf((20, 100, 200)),
 }
 
 VCL = TRAINING | VARIATIONAL
 EVCL = VCL | ELASTIC
-EVCL_PLUS = EVCL | ASYMMETRIC
+EVCL_PLUS = EVCL | ASYMMETRIC | ADDED
 
 SPACES: dict[str, Space] = {
     "evcl+": EVCL_PLUS,
@@ -80,6 +84,7 @@ STARTS: tuple[dict[str, Any], ...] = (
         "lam": 100.0,
         "fisher_tasks": "last",
         "fisher_temperature": 1.0,
+        "lam_function": 0.0,
         "start_epochs": 10,
         "k": 5.0,
         "coreset_epochs": 100,
@@ -89,16 +94,32 @@ STARTS: tuple[dict[str, Any], ...] = (
         EPOCHS: 10,
         "training.learning_rate": 1e-3,
         "training.schedule": "constant",
-        "beta": 0.01,
+        "beta": 0.003,
         "initial_variance": 1e-4,
-        "lam": 1e5,
+        "lam": 1e4,
         "fisher_tasks": "accumulated",
         "fisher_temperature": 1.0,
+        "lam_function": 0.03,
         "start_epochs": 10,
         "k": 5.0,
         "coreset_epochs": 100,
     },
-    # The same, stopped early, with a Fisher that sees through saturated predictions.
+    # The same with a larger variance, which needs a larger share of the KL.
+    {
+        EPOCHS: 10,
+        "training.learning_rate": 1e-3,
+        "training.schedule": "constant",
+        "beta": 0.03,
+        "initial_variance": 1e-3,
+        "lam": 1e3,
+        "fisher_tasks": "accumulated",
+        "fisher_temperature": 1.0,
+        "lam_function": 0.01,
+        "start_epochs": 1,
+        "k": 5.0,
+        "coreset_epochs": 100,
+    },
+    # Stopped early, very stiff.
     {
         EPOCHS: 3,
         "training.learning_rate": 1e-3,
@@ -107,10 +128,11 @@ STARTS: tuple[dict[str, Any], ...] = (
         "initial_variance": 1e-4,
         "lam": 1e6,
         "fisher_tasks": "accumulated",
-        "fisher_temperature": 30.0,
+        "fisher_temperature": 10.0,
+        "lam_function": 0.01,
         "start_epochs": 1,
         "k": 5.0,
-        "coreset_epochs": 100,
+        "coreset_epochs": 20,
     },
     # Where those of a permuted one do: predictions do not saturate, so lambda is small.
     {
@@ -122,6 +144,7 @@ STARTS: tuple[dict[str, Any], ...] = (
         "lam": 22.0,
         "fisher_tasks": "last",
         "fisher_temperature": 1.0,
+        "lam_function": 0.0,
         "start_epochs": 10,
         "k": 5.0,
         "coreset_epochs": 100,
