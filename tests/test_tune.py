@@ -41,28 +41,28 @@ def trials(folder: Path, method: str) -> list[FrozenTrial]:
 
 
 def test_methods_get_equal_budgets_and_a_search_goes_on(tmp_path: Path) -> None:
-    first = evclplus(*QUICK, "--methods", "ewc,finetune", "--trials", "4", folder=tmp_path)
+    first = evclplus(*QUICK, "--methods", "ewc,finetune", "--trials", "5", folder=tmp_path)
     assert first.returncode == 0, first.stderr
-    assert "[1/8] split-digits ewc trial 1: " in first.stdout
-    assert "[2/8] split-digits finetune trial 1: " in first.stdout
+    assert "[1/10] split-digits ewc trial 1: " in first.stdout
+    assert "[2/10] split-digits finetune trial 1: " in first.stdout
     before = {method: trials(tmp_path, method) for method in ("ewc", "finetune")}
-    assert [len(one) for one in before.values()] == [4, 4]
+    assert [len(one) for one in before.values()] == [5, 5]
     paper = before["ewc"][0].params
     assert (paper["lam"], paper["fisher_tasks"]) == (100, "last")
     assert paper["training.learning_rate"] == 1e-3
 
-    second = evclplus(*QUICK, "--methods", "ewc,finetune", "--trials", "6", folder=tmp_path)
+    second = evclplus(*QUICK, "--methods", "ewc,finetune", "--trials", "8", folder=tmp_path)
     assert second.returncode == 0, second.stderr
-    assert "split-digits ewc: 4 of 6 trials are finished already and kept" in second.stdout
+    assert "split-digits ewc: 5 of 8 trials are finished already and kept" in second.stdout
     for method, kept in before.items():
         after = trials(tmp_path, method)
-        assert len(after) == 6
-        assert after[:4] == kept
+        assert len(after) == 8
+        assert after[:5] == kept
         # A sampler that begins anew must not draw the same values again.
-        rates = [trial.params["training.learning_rate"] for trial in after[3:]]
+        rates = [trial.params["training.learning_rate"] for trial in after[5:]]
         assert len(set(rates)) == 3
         best = Best.read(tmp_path / "results/search/split-digits" / f"{method}.json")
-        assert best.trials == 6
+        assert best.trials == 8
         assert best.seeds == SEEDS
         values = [trial.value for trial in after if trial.state == TrialState.COMPLETE]
         assert best.validation_accuracy == max(value or 0.0 for value in values)
@@ -85,7 +85,7 @@ def test_methods_get_equal_budgets_and_a_search_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_killed_trial_is_repeated_and_does_not_count(tmp_path: Path) -> None:
-    words = [*QUICK, "--methods", "vcl", "--trials", "4"]
+    words = [*QUICK, "--methods", "vcl", "--trials", "6"]
     process = subprocess.Popen(
         [sys.executable, "-m", "evclplus", *words],
         cwd=tmp_path,
@@ -107,7 +107,7 @@ def test_a_killed_trial_is_repeated_and_does_not_count(tmp_path: Path) -> None:
     study = search.study()
     assert study.trials[running.number].state == TrialState.FAIL
     counted = study.get_trials(states=FINISHED)
-    assert len(counted) == 4
+    assert len(counted) == 6
     assert running.params in [trial.params for trial in counted]
 
 
