@@ -8,7 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from evclplus.benchmarks import BENCHMARKS
 from evclplus.cli import main
@@ -324,6 +326,32 @@ def test_tables_tell_what_is_missing_or_of_other_settings(tmp_path: Path) -> Non
     assert re.search(r"\| ewc \| \S+ \(1 of 2 seeds\) \| not run \|", table)
     assert "Left out: 1 made with other settings" in table
     assert re.search(r"\| vcl \| .*\(10.00 above\)", (tmp_path / "paper.md").read_text())
+
+
+def test_evcl_plus_is_tested_against_each_rival_and_tables_tell_what_limits(tmp_path: Path) -> None:
+    cells = [("split-mnist", name, seed, 3) for name in ("evcl+", "vcl") for seed in range(3)]
+    made(tmp_path, *cells, ("split-mnist", "ewc", 0, 3))
+    write_reports(preset_of(("evcl+", "vcl", "ewc"), seeds=3), tmp_path)
+    accuracy = {
+        name: [record.average_accuracy for record in find_records(tmp_path / "split-mnist" / name)]
+        for name in ("evcl+", "vcl")
+    }
+    test = stats.ttest_rel(accuracy["evcl+"], accuracy["vcl"])
+    interval = test.confidence_interval()
+    table = (tmp_path / "table.md").read_text()
+    _, differences, learning, forgetting = table.split("\n## ")
+    assert (
+        f"| vcl | +{100 * np.mean(np.subtract(accuracy['evcl+'], accuracy['vcl'])):.2f} "
+        f"\\[{100 * interval.low:.2f}, {100 * interval.high:.2f}\\] "
+    ) in differences
+    shown = re.search(r"\| vcl .*\(p (= (\S+)|< 0.001)\)", differences)
+    assert shown
+    assert float(shown[2] or 0) == pytest.approx(test.pvalue, abs=1e-3)
+    assert "| ewc | fewer than 2 common seeds | not run |" in differences
+    assert "| evcl+" not in differences
+    (record, *_) = find_records(tmp_path / "split-mnist" / "ewc")
+    assert f"| ewc | {100 * record.learning_accuracy:.2f} (1 of 3" in learning
+    assert f"| ewc | {100 * record.forgetting:.2f} (1 of 3" in forgetting
 
 
 def test_records_that_differ_where_the_preset_is_silent_share_no_table(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rich import box
 from rich import table as rich_table
@@ -11,11 +12,20 @@ from rich.text import Text
 
 from evclplus.errors import FileError
 from evclplus.record import Record
-from evclplus.report.comparison import Comparison, Row, compare
+from evclplus.report.comparison import OURS, Comparison, Row, compare
 from evclplus.report.escape import for_csv, for_markdown
-from evclplus.report.numbers import number
-from evclplus.report.statistics import Spread
-from evclplus.report.tables import ACCURACY, Cell, Table, measure_column
+from evclplus.report.numbers import number, p_value, percent_interval, signed_percent
+from evclplus.report.statistics import Spread, paired_difference
+from evclplus.report.tables import (
+    ACCURACY,
+    FORGETTING,
+    LEARNING_ACCURACY,
+    TOO_FEW_PAIRS,
+    Cell,
+    Measure,
+    Table,
+    measure_column,
+)
 from evclplus.report.writers import exact, markdown_table
 
 NOT_RUN = "not run"
@@ -54,24 +64,45 @@ class Across:
         rows = self.comparisons[benchmark].rows if benchmark in self.comparisons else ()
         return next((row for row in rows if row.method == method), None)
 
-    def table(self) -> Table:
+    def table(self, measure: Measure = ACCURACY) -> Table:
         """Mean and deviation; the best of each benchmark is marked, joint training apart."""
+        return self._table(self.methods, partial(self._cell, measure))
+
+    def _table(self, methods: Sequence[str], cell: Callable[[str, str], Cell]) -> Table:
         return Table(
             ("Method", *self.benchmarks),
             tuple(
-                (Cell(method), *(self._cell(benchmark, method) for benchmark in self.benchmarks))
-                for method in self.methods
+                (Cell(method), *(cell(benchmark, method) for benchmark in self.benchmarks))
+                for method in methods
             ),
         )
 
-    def _cell(self, benchmark: str, method: str) -> Cell:
+    def _cell(self, measure: Measure, benchmark: str, method: str) -> Cell:
         row = self.row(benchmark, method)
         if row is None:
             return Cell(NOT_RUN)
         rows = self.comparisons[benchmark].rows
-        cell = measure_column(rows, ACCURACY)[rows.index(row)]
+        cell = measure_column(rows, measure)[rows.index(row)]
         count = len(row.seeds)
         return replace(cell, tag=f"{count} of {self.seeds} seeds") if count < self.seeds else cell
+
+    def differences(self) -> Table:
+        """EVCL+ minus every other method on the seeds they share."""
+        return self._table([name for name in self.methods if name != OURS], self._difference)
+
+    def _difference(self, benchmark: str, method: str) -> Cell:
+        ours, theirs = self.row(benchmark, OURS), self.row(benchmark, method)
+        if ours is None or theirs is None:
+            return Cell(NOT_RUN)
+        found = paired_difference(ours.accuracy_by_seed, theirs.accuracy_by_seed)
+        if found.pairs < 2:
+            return Cell(TOO_FEW_PAIRS)
+        shown = p_value(found.p_value)
+        return Cell(
+            signed_percent(found.mean),
+            percent_interval(found.interval),
+            tag=f"p {shown}" if shown.startswith("<") else f"p = {shown}",
+        )
 
     def beside(self, reported: Mapping[str, Mapping[str, float]]) -> Table:
         """The same table with a reported figure, in per cent, and a verdict in each cell."""
@@ -95,6 +126,16 @@ class Across:
             "Mean ± standard deviation over seeds, on test data.",
             markdown_table(self.table()),
         ]
+        if OURS in self.methods and len(self.methods) > 1:
+            parts += [
+                "## EVCL+ minus each method, points",
+                "Mean over the seeds both have, 95 % interval, p of a two-sided paired t-test, "
+                "without a correction for the number of tests.",
+                markdown_table(self.differences()),
+            ]
+        for measure in (LEARNING_ACCURACY, FORGETTING):
+            parts += [f"## {measure.heading}: {measure.meaning}"]
+            parts += [markdown_table(self.table(measure))]
         return "\n\n".join(parts) + "\n"
 
     def markdown_beside(self, source: str, reported: Mapping[str, Mapping[str, float]]) -> str:

@@ -32,10 +32,14 @@ class Measure:
 ACCURACY = Measure(
     "average_accuracy", "Accuracy", True, True, "mean accuracy on all tasks after the last one"
 )
+FORGETTING = Measure(
+    "forgetting", "Forgetting", True, False, "how far tasks fell from the best they had been"
+)
+LEARNING_ACCURACY = Measure(
+    "learning_accuracy", "Learning accuracy", True, True, "on each task just after learning it"
+)
 OTHER_MEASURES = (
-    Measure(
-        "forgetting", "Forgetting", True, False, "how far tasks fell from the best they had been"
-    ),
+    FORGETTING,
     Measure(
         "backward_transfer",
         "Backward transfer",
@@ -50,9 +54,7 @@ OTHER_MEASURES = (
         True,
         "accuracy on a task just before learning it, beyond an untrained network's",
     ),
-    Measure(
-        "learning_accuracy", "Learning accuracy", True, True, "on each task just after learning it"
-    ),
+    LEARNING_ACCURACY,
     Measure(
         "average_negative_log_likelihood", "NLL", False, False, "negative log-likelihood at the end"
     ),
