@@ -8,25 +8,15 @@ go on. Writes results/readings/table.md.
     python scripts/vary_readings.py
 """
 
-import os
-import shlex
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from variations import Variation, vary
 
-from evclplus.compare import Cell, cells, split_finished, work_through
 from evclplus.config import Experiment, Training
-from evclplus.display import ComparisonBars
-from evclplus.files import make_folder, write_atomically
-from evclplus.record import RECORD, Record
-from evclplus.report.statistics import paired_difference, spread
 
-OUT = Path("results", "readings")
 BENCHMARKS = ("split-mnist", "split-fashion-mnist")
-EPOCHS = 20
+EPOCHS = 10
 SEEDS = range(3)
 
 READINGS: dict[str, dict[str, Any]] = {
@@ -47,8 +37,8 @@ READINGS: dict[str, dict[str, Any]] = {
 """Changed options by the reading's name. Only `fisher-sum-accumulated` changes two at once."""
 
 
-def experiments(reading: str) -> list[Experiment]:
-    return [
+def variation(reading: str) -> Variation:
+    experiments = [
         Experiment(
             method="evcl+",
             benchmark=benchmark,
@@ -59,66 +49,15 @@ def experiments(reading: str) -> list[Experiment]:
         for seed in SEEDS
         for benchmark in BENCHMARKS
     ]
-
-
-def table(runs: dict[str, list[Cell]]) -> str:
-    """Mean, deviation and what changed against the default, paired over seeds."""
-    lines = [
-        f"Average test accuracy after five tasks, %; EVCL+, {EPOCHS} epochs, mean ± deviation over "
-        f"{len(SEEDS)} seeds, and the change against the default with its 95 % interval.",
-        "",
-        f"| reading | changed | {' | '.join(BENCHMARKS)} |",
-        f"|---|---|{'---|' * len(BENCHMARKS)}",
-    ]
-    accuracy = {
-        reading: {
-            benchmark: {
-                cell.experiment.seed: 100 * Record.read(cell.folder / RECORD).average_accuracy
-                for cell in made
-                if cell.experiment.benchmark == benchmark and (cell.folder / RECORD).exists()
-            }
-            for benchmark in BENCHMARKS
-        }
-        for reading, made in runs.items()
-    }
-    for reading, changed in READINGS.items():
-        options = ", ".join(f"{name} = {value}" for name, value in changed.items())
-        parts = [
-            _cell(accuracy[reading][name], accuracy["default"][name], bool(changed))
-            for name in BENCHMARKS
-        ]
-        lines.append(f"| {reading} | {options or '-'} | {' | '.join(parts)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(found: dict[int, float], default: dict[int, float], differs: bool) -> str:
-    if not found:
-        return "not run"
-    ours = spread(list(found.values()))
-    text = f"{ours.mean:.1f}" + (f" ± {ours.deviation:.1f}" if ours.deviation is not None else "")
-    change = paired_difference(found, default)
-    if differs and change.interval is not None:
-        low, high = change.interval.low, change.interval.high
-        text += f" ({change.mean:+.1f}; {low:+.1f} to {high:+.1f})"
-    return text
-
-
-def main(arguments: Sequence[str]) -> None:
-    console = Console()
-    runs = {reading: cells(experiments(reading), OUT / reading) for reading in READINGS}
-    # Seed by seed through all readings, so that a stop leaves them equally far.
-    everything = sorted(
-        (cell for made in runs.values() for cell in made), key=lambda cell: cell.experiment.seed
-    )
-    _, todo = split_finished(everything)
-    make_folder(OUT)
-    command = shlex.join(["python", "scripts/vary_readings.py", *arguments])
-    if todo:
-        with ComparisonBars(console, len(todo)) as bars:
-            work_through(todo, os.cpu_count() or 1, bars, command)
-    write_atomically(OUT / "table.md", table(runs))
-    console.print(table(runs), soft_wrap=True)
+    changed = ", ".join(f"{name} = {value}" for name, value in READINGS[reading].items())
+    return Variation(reading, changed or "-", experiments)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    vary(
+        Path("results", "readings"),
+        f"Average test accuracy after five tasks, %; EVCL+, {EPOCHS} epochs, mean ± deviation over "
+        f"{len(SEEDS)} seeds, and the change against the default with its 95 % interval.",
+        [variation(reading) for reading in READINGS],
+        ["python", "scripts/vary_readings.py"],
+    )
