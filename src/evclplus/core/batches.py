@@ -14,6 +14,8 @@ from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
+Part = tuple[Examples, Tensor]
+"""Some of the examples, by their positions."""
 
 
 @dataclass(frozen=True)
@@ -75,17 +77,17 @@ def minibatches(
     Batches have nearly equal sizes, so that no tiny last one disturbs batch statistics.
     """
     total = sum(map(len, data))
-    plan: list[tuple[list[Examples], Tensor]] = []
+    plan: list[tuple[int, int, list[Part]]] = []
     for group in _by_head(data):
-        count = sum(map(len, group))
-        order = torch.randperm(count, generator=generator).to(group[0].store.device)
-        plan += [(group, index) for index in order.tensor_split(ceil(count / batch_size))]
+        count, outputs = sum(map(len, group)), max(examples.outputs for examples in group)
+        order = torch.randperm(count, generator=generator)
+        for index in order.tensor_split(ceil(count / batch_size)):
+            plan.append((group[0].head, outputs, _parts(group, index)))
     noise = _on_device(generator, network.device)
     for position in torch.randperm(len(plan), generator=generator).tolist():
-        group, index = plan[position]
-        x, y = _gather(group, index)
-        outputs = max(examples.outputs for examples in group)
-        yield Batch(network, noise, x, y, group[0].head, outputs, total, criterion, hold)
+        head, outputs, parts = plan[position]
+        x, y = _gather(parts)
+        yield Batch(network, noise, x, y, head, outputs, total, criterion, hold)
 
 
 def _on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:
@@ -104,13 +106,21 @@ def _by_head(data: Sequence[Examples]) -> list[list[Examples]]:
     return list(groups.values())
 
 
-def _gather(group: list[Examples], index: Tensor) -> tuple[Tensor, Tensor]:
-    """The examples at `index`, counting through all members of the group."""
+def _parts(group: list[Examples], index: Tensor) -> list[Part]:
+    """The examples at `index`, counting through all members of the group. Which they are is found
+    out before any step, where nobody waits for a device."""
     if len(group) == 1:
-        return group[0].inputs(index), group[0].labels[index]
+        return [(group[0], index.to(group[0].store.device))]
     parts, start = [], 0
     for examples in group:
         inside = index[(index >= start) & (index < start + len(examples))] - start
-        parts.append((examples.inputs(inside), examples.labels[inside]))
+        parts.append((examples, inside.to(examples.store.device)))
         start += len(examples)
-    return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
+    return parts
+
+
+def _gather(parts: list[Part]) -> tuple[Tensor, Tensor]:
+    taken = [(examples.inputs(index), examples.labels[index]) for examples, index in parts]
+    if len(taken) == 1:
+        return taken[0]
+    return torch.cat([x for x, _ in taken]), torch.cat([y for _, y in taken])
