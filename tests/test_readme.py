@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from evclplus.presets import load_preset
 from tests.test_cli import evclplus
 
 ROOT = Path(__file__).parent.parent
@@ -30,6 +31,21 @@ def test_every_command_of_the_readme(tmp_path: Path) -> None:
         done = evclplus(*words, folder=tmp_path)
         assert done.returncode == 0, f"{line}: {done.stderr}"
     assert (tmp_path / "results" / "report.html").exists()
+
+
+def test_long_tables_of_the_readme_have_their_settings() -> None:
+    """These run for hours; here every cell of theirs is only looked up."""
+    lines = re.findall(r"^    evclplus (reproduce .*)", README, flags=re.MULTILINE)
+    assert len(lines) >= 2
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        options = dict(zip(words[1::2], words[2::2], strict=True))
+        preset = load_preset(options.pop("--preset"))
+        chosen = options.pop("--benchmarks", None)
+        assert not options
+        for benchmark in chosen.split(",") if chosen else preset.benchmarks:
+            for method in preset.methods:
+                assert preset.experiment(benchmark, method, 0).benchmark in preset.benchmarks
 
 
 def test_the_python_of_the_readme(tmp_path: Path) -> None:

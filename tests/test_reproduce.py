@@ -190,7 +190,7 @@ def test_missing_data_is_named_before_anything_starts(tmp_path: Path) -> None:
         (["--preset", "tiny.toml", "--methods", "joint"], "the preset has no method 'joint'"),
         (["--preset", "tiny.toml", "--epochs", "0"], "epochs = 0 is wrong"),
         (["--preset", "tiny.toml", "--report-only"], "no record.json below results/tiny"),
-        (["--preset", "tuned"], "no tuned settings for evcl+ on split-notmnist yet"),
+        (["--preset", "untuned.toml"], "no tuned settings for finetune on split-digits yet"),
         (["--preset", "bad.toml"], "Preset has no setting 'seed'; did you mean seeds?"),
         ([], "--preset"),
     ],
@@ -203,6 +203,7 @@ def test_bad_input_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tiny / "bad.toml").write_text("seed = 2" + TINY)
+    (tiny / "untuned.toml").write_text(TINY + "\n[tuned]\n")
     monkeypatch.chdir(tiny)
     monkeypatch.setattr(sys, "argv", ["evclplus", "reproduce", *words])
     with pytest.raises(SystemExit) as stop:
