@@ -215,6 +215,21 @@ def test_bad_input_is_one_line(
     assert not (tiny / "results").exists()
 
 
+def test_a_benchmark_that_is_not_tuned_is_left_out_unless_it_is_asked_for() -> None:
+    preset = Preset(
+        benchmarks=("split-digits", "permuted-digits"),
+        methods=("ewc", "vcl"),
+        seeds=1,
+        tuned={"split-digits": {"ewc": {}, "vcl": {}}, "permuted-digits": {"ewc": {}}},
+    )
+    everything = Selection.of(preset, None, None)
+    assert (everything.benchmarks, everything.untuned) == (("split-digits",), ("permuted-digits",))
+    assert Selection.of(preset, None, ["ewc"]).untuned == ()
+    asked = Selection.of(preset, ["permuted-digits"], None)
+    with pytest.raises(SettingsError, match="no tuned settings for vcl on permuted-digits yet"):
+        asked.cells(Path("results"))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

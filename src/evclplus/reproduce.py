@@ -22,11 +22,15 @@ from evclplus.report.across import RULE, Across, terminal
 
 @dataclass(frozen=True)
 class Selection:
-    """The part of a preset that is to run; its table always shows the whole preset."""
+    """The part of a preset that is to run; its table always shows the whole preset.
+
+    `untuned` are benchmarks that nobody asked for by name and that lack settings of a method.
+    """
 
     preset: Preset
     benchmarks: tuple[str, ...]
     methods: tuple[str, ...]
+    untuned: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -42,7 +46,15 @@ class Selection:
                     hint = nearest(name, known)
                     raise SettingsError(f"the preset has no {kind} {name!r}; {hint}")
             chosen[kind] = tuple(name for name in known if asked is None or name in asked)
-        return cls(preset, chosen["benchmark"], chosen["method"])
+        ready = tuple(
+            name
+            for name in chosen["benchmark"]
+            if benchmarks is not None or all(preset.has(name, one) for one in chosen["method"])
+        )
+        if not ready:  # the first cell will say what is missing
+            ready = chosen["benchmark"]
+        untuned = tuple(name for name in chosen["benchmark"] if name not in ready)
+        return cls(preset, ready, chosen["method"], untuned)
 
     def cells(self, out: Path) -> list[Cell]:
         """Benchmark by benchmark, all methods of one seed before the next seed. Missing data is
@@ -77,6 +89,8 @@ def reproduce(
     """Run what is not finished and return what went wrong, a line each. A benchmark's report is
     written as soon as its last cell ends."""
     cells = selection.cells(out)
+    if selection.untuned:
+        say(f"not tuned yet, so not run: {', '.join(selection.untuned)}")
     done, todo = ([], cells) if overwrite else comparison.split_finished(cells)
     make_folder(out)
     follower = _Follower(out, done, todo, workers, bars, say)

@@ -70,6 +70,10 @@ class Preset(Settings):
     def _training_with(self, chosen: Chosen) -> Training:
         return Training(**{**self.training.model_dump(), **chosen.training})
 
+    def has(self, benchmark: str, method: str) -> bool:
+        """Whether there are settings for a cell."""
+        return self.tuned is None or method in self.tuned.get(benchmark, {})
+
     def experiment(self, benchmark: str, method: str, seed: int) -> Experiment:
         if self.tuned is None:
             chosen = Chosen(options=self.options.get(method, {}))
