@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from evclplus.config import Experiment
-from evclplus.errors import FileError
+from evclplus.errors import FileError, SettingsError
 from evclplus.files import write_atomically
+from evclplus.methods import method
 
 SCHEMA = 1
 RECORD = "record.json"
@@ -59,6 +60,16 @@ class Record(BaseModel):
             if [len(row) for row in getattr(self, name)] != lengths:
                 raise ValueError(f"{name} is not a lower triangle over {len(self.tasks)} tasks")
         return self
+
+    @property
+    def full_config(self) -> Experiment:
+        """The settings as this version knows them: an option that came after the record has its
+        default in it. A method that is not known here keeps what it was told."""
+        try:
+            options = method(self.config.method, **self.config.options).options()
+        except SettingsError:
+            return self.config
+        return self.config.model_copy(update={"options": options})
 
     def write(self, folder: Path) -> Path:
         path = folder / RECORD

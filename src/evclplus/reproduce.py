@@ -132,16 +132,13 @@ def _records(preset: Preset, out: Path) -> tuple[list[Record], int]:
 
 
 def _is_of(preset: Preset, record: Record) -> bool:
-    """Whether a record has the settings the preset asks for. An option that came after the
-    record has its default in it."""
+    """Whether a record has the settings the preset asks for."""
     try:
         asked = preset.experiment(record.benchmark, record.method, record.seed)
-        found = method(record.method, **record.config.options)
     except SettingsError:
         return False
-    return record.config.training == asked.training and found == method(
-        asked.method, **asked.options
-    )
+    found, wanted = record.full_config, method(asked.method, **asked.options).options()
+    return found.training == asked.training and found.options == wanted
 
 
 class _Follower:

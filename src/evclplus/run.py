@@ -121,10 +121,7 @@ def finished(folder: Path, experiment: Experiment) -> bool:
     of another one is an error."""
     if not (folder / RECORD).exists():
         return False
-    found = Record.read(folder / RECORD).config
-    # An option that came after the record has its default in it.
-    options = method(found.method, **found.options).options()
-    found = found.model_copy(update={"options": options})
+    found = Record.read(folder / RECORD).full_config
     if found.fingerprint() != experiment.fingerprint():
         raise FileError(
             f"{folder} has a record made with other settings ({_difference(found, experiment)}); "

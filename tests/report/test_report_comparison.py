@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tests.report.record_factory import TASKS, full_comparison, make_record
 
+from evclplus.methods import method
 from evclplus.record import Record
 from evclplus.report.comparison import Comparison, compare
 from evclplus.report.headline import headline
@@ -47,8 +48,10 @@ def test_different_settings_are_never_mixed_and_labelled_by_what_differs() -> No
 
 
 def test_a_setting_only_one_side_has_is_named() -> None:
+    records = [make_record("mine"), make_record("mine", settings={"options": {"lam": 1}})]
+    assert {row.label for row in only(records).rows} == {"mine (lam=not set)", "mine (lam=1)"}
     records = [make_record("ewc"), make_record("ewc", settings={"options": {"lam": 1}})]
-    assert {row.label for row in only(records).rows} == {"ewc (lam=not set)", "ewc (lam=1)"}
+    assert {row.label for row in only(records).rows} == {"ewc (lam=100.0)", "ewc (lam=1.0)"}
 
 
 @pytest.mark.parametrize(
@@ -119,3 +122,14 @@ def scored(method: str, *scores: float) -> list[Record]:
 )
 def test_headline_says_only_what_the_seeds_say(records: list[Record], sentence: str) -> None:
     assert sentence in " ".join(headline(only(records)))
+
+
+def test_an_option_that_came_after_a_record_makes_no_row_of_its_own() -> None:
+    old = make_record("ewc", 0, settings={"options": {"lam": 5.0}})
+    options = method("ewc", lam=5.0).options()
+    new = make_record("ewc", 1, settings={"options": options})
+    changed = make_record("ewc", 2, settings={"options": {**options, "lam_function": 1.0}})
+    (comparison,) = compare([old, new, changed])
+    assert sorted(row.seeds for row in comparison.rows) == [[0, 1], [2]]
+    own = make_record("my-method", 0, settings={"options": {"strength": 5.0}})
+    assert own.full_config == own.config  # a method that is not known here

@@ -121,16 +121,16 @@ def compare(records: Sequence[Record]) -> list[Comparison]:
 
 def settings_but_seed(record: Record) -> tuple[Setting, ...]:
     """Everything a run was told, the same for all seeds of a row."""
-    return _flat(record.config.model_dump(exclude={"seed"}))
+    return _flat(record.full_config.model_dump(exclude={"seed"}))
 
 
 def _problem_settings(record: Record) -> tuple[Setting, ...]:
-    problem = record.config.model_dump(include=PROBLEM)
+    problem = record.full_config.model_dump(include=PROBLEM)
     return _flat({"number of tasks": len(record.tasks), **problem})
 
 
 def _method_settings(record: Record) -> tuple[Setting, ...]:
-    return _flat(record.config.model_dump(exclude={"seed", *PROBLEM}))
+    return _flat(record.full_config.model_dump(exclude={"seed", *PROBLEM}))
 
 
 def _flat(settings: dict[str, object]) -> tuple[Setting, ...]:
