@@ -159,7 +159,8 @@ def test_sections_rows_and_notes_of_unequal_records(tmp_path: Path) -> None:
     text = Page(made.page.read_text(encoding="utf-8")).text
     for expected in [
         *("permuted-digits", "split-mnist (number of tasks=5)", "split-mnist (number of tasks=15)"),
-        *("ewc (lam=1.0)", "ewc (lam=2.0)", "leaks <&", "fewer than 2 common seeds", "3 benchmarks"),
+        *("ewc (lam=1.0)", "ewc (lam=2.0)", "leaks <&"),
+        *("fewer than 2 common seeds", "3 benchmarks"),
     ]:
         assert expected in text
     assert "nan" not in made.files[1].read_text("utf-8") + made.files[2].read_text("utf-8")
