@@ -50,6 +50,17 @@ def without_a_part(name: str) -> Variation:
     return Variation(name, words, runs)
 
 
+def with_a_symmetric_penalty() -> Variation:
+    """EVCL with EVCL+'s settings: nothing but the variance term differs."""
+    runs = []
+    for seed in SEEDS:
+        for one in benchmarks():
+            ours = changed("evcl+", one, seed, {}).model_dump()
+            options = {name: value for name, value in ours["options"].items() if name != "k"}
+            runs.append(Experiment(**{**ours, "method": "evcl", "options": options}))
+    return Variation("symmetric-penalty", "EVCL with EVCL+'s settings", runs)
+
+
 def with_the_function_term(method: str) -> Variation:
     """A rival with EVCL+'s strength of the function term."""
     runs = []
@@ -67,6 +78,7 @@ if __name__ == "__main__":
         f"mean ± deviation over {len(SEEDS)} seeds, and the change with its 95 % interval.",
         [
             *(without_a_part(name) for name in PARTS),
+            with_a_symmetric_penalty(),
             *(with_the_function_term(name) for name in ("evcl", "ewc")),
         ],
         ["python", "scripts/ablate.py"],

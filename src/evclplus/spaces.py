@@ -73,82 +73,58 @@ SPACES: dict[str, Space] = {
     "evcl+-kcenter": EVCL_PLUS | CORESET,
 }
 
+PAPER: dict[str, Any] = {
+    EPOCHS: 20,
+    "training.learning_rate": 1e-3,
+    "training.schedule": "constant",
+    "beta": 1.0,
+    "initial_variance": 1e-3,
+    "lam": 100.0,
+    "fisher_tasks": "last",
+    "fisher_temperature": 1.0,
+    "lam_function": 0.0,
+    "start_epochs": 10,
+    "k": 5.0,
+    "coreset_epochs": 100,
+}
+"""The paper's settings, with as many epochs as the space allows."""
+
+# Where the tasks of a split benchmark hold each other: a stiff penalty, a tempered KL.
+SPLIT: dict[str, Any] = {
+    **PAPER,
+    EPOCHS: 10,
+    "beta": 0.003,
+    "initial_variance": 1e-4,
+    "lam": 1e4,
+    "fisher_tasks": "accumulated",
+    "lam_function": 0.03,
+}
+
 STARTS: tuple[dict[str, Any], ...] = (
-    # The paper's settings, with as many epochs as the space allows.
-    {
-        EPOCHS: 20,
-        "training.learning_rate": 1e-3,
-        "training.schedule": "constant",
-        "beta": 1.0,
-        "initial_variance": 1e-3,
-        "lam": 100.0,
-        "fisher_tasks": "last",
-        "fisher_temperature": 1.0,
-        "lam_function": 0.0,
-        "start_epochs": 10,
-        "k": 5.0,
-        "coreset_epochs": 100,
-    },
-    # Where the tasks of a split benchmark hold each other: a stiff penalty, a tempered KL.
-    {
-        EPOCHS: 10,
-        "training.learning_rate": 1e-3,
-        "training.schedule": "constant",
-        "beta": 0.003,
-        "initial_variance": 1e-4,
-        "lam": 1e4,
-        "fisher_tasks": "accumulated",
-        "fisher_temperature": 1.0,
-        "lam_function": 0.03,
-        "start_epochs": 10,
-        "k": 5.0,
-        "coreset_epochs": 100,
-    },
+    PAPER,
+    SPLIT,
     # The same with a larger variance, which needs a larger share of the KL.
     {
-        EPOCHS: 10,
-        "training.learning_rate": 1e-3,
-        "training.schedule": "constant",
+        **SPLIT,
         "beta": 0.03,
         "initial_variance": 1e-3,
         "lam": 1e3,
-        "fisher_tasks": "accumulated",
-        "fisher_temperature": 1.0,
         "lam_function": 0.01,
         "start_epochs": 1,
-        "k": 5.0,
-        "coreset_epochs": 100,
     },
     # Stopped early, very stiff.
     {
+        **SPLIT,
         EPOCHS: 3,
-        "training.learning_rate": 1e-3,
-        "training.schedule": "constant",
         "beta": 0.01,
-        "initial_variance": 1e-4,
         "lam": 1e6,
-        "fisher_tasks": "accumulated",
         "fisher_temperature": 10.0,
         "lam_function": 0.01,
         "start_epochs": 1,
-        "k": 5.0,
         "coreset_epochs": 20,
     },
     # Where those of a permuted one do: predictions do not saturate, so lambda is small.
-    {
-        EPOCHS: 10,
-        "training.learning_rate": 1e-3,
-        "training.schedule": "cosine",
-        "beta": 0.8,
-        "initial_variance": 1e-3,
-        "lam": 22.0,
-        "fisher_tasks": "last",
-        "fisher_temperature": 1.0,
-        "lam_function": 0.0,
-        "start_epochs": 10,
-        "k": 5.0,
-        "coreset_epochs": 100,
-    },
+    {**PAPER, EPOCHS: 10, "training.schedule": "cosine", "beta": 0.8, "lam": 22.0},
 )
 """Tried first, each with the dimensions that a method's space has."""
 

@@ -125,7 +125,7 @@ def settings_but_seed(record: Record) -> tuple[Setting, ...]:
 
 
 def _problem_settings(record: Record) -> tuple[Setting, ...]:
-    problem = record.full_config.model_dump(include=PROBLEM)
+    problem = record.config.model_dump(include=PROBLEM)
     return _flat({"number of tasks": len(record.tasks), **problem})
 
 
