@@ -127,7 +127,8 @@ class Learner:
         if data:
             lesson = self._lesson(network, data, task, fit_task)
             q, memory = self.method.prepare(q, memory, lesson)
-            regulariser, hold = self.method.regulariser, self.method.hold(memory, lesson)
+            regulariser = self.method.in_tensors(q.mean).regulariser
+            hold = self.method.hold(memory, lesson)
             q = fit_task(network, q, regulariser, memory, data, purpose="train", hold=hold)
             memory = self.method.consolidate(q, memory, lesson)
         self.network, self.q, self.memory = network, q, memory

@@ -25,9 +25,14 @@ logger = logging.getLogger("evclplus")
 
 Update = Callable[..., None]
 
-WORK_THAT_EARNS_COMPILING = 1e9
-"""Steps times weights above which compiling the update pays for itself. A count, not a
-measurement: the same settings must always take the same path."""
+WORK_THAT_EARNS_COMPILING = 1e8
+"""A task's steps times weights above which compiling the update pays for itself within a few
+tasks. A count, not a measurement: the same settings must always take the same path."""
+
+COMPILED_FORMS = 64
+"""How many forms of the update one process may compile. A form belongs to a method's equation, to
+what the memory holds and to the precision; a worker that runs a whole table sees dozens, and at
+torch's own limit of eight it would go on uncompiled."""
 
 
 def fit(
@@ -117,16 +122,22 @@ def _chosen_update(training: Training, work: float) -> Update:
     def compiled_or_plain(*arguments: Any) -> None:
         nonlocal compiled
         try:
-            compiled(*arguments)
+            with torch._dynamo.config.patch(recompile_limit=COMPILED_FORMS):
+                compiled(*arguments)
         except Exception as error:  # whatever a machine's compiler can do wrong
             if compiled is update:
                 raise
-            reason = str(error).strip().splitlines()[0]
-            logger.warning("training goes on without torch.compile: %s", reason)
+            logger.warning("training goes on without torch.compile: %s", _in_one_line(error))
             compiled = update
             update(*arguments)
 
     return compiled_or_plain
+
+
+def _in_one_line(error: Exception) -> str:
+    """What went wrong: torch may put a line that only names its backend before it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if not line.endswith(":")), type(error).__name__)
 
 
 def _what_is_not_finite(terms: dict[str, Tensor], label: str, epoch: int, epochs: int) -> str:

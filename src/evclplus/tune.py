@@ -78,8 +78,9 @@ class Search:
             benchmark=self.benchmark,
             seed=seed,
             options=chosen.options,
-            # A search only ranks; products in low precision make it cheaper.
-            training={**chosen.training, "precision": "bf16"},
+            # A search only ranks; products in low precision make it cheaper. A worker compiles
+            # once for many short trials.
+            training={**chosen.training, "precision": "bf16", "compile": "on"},
             evaluate_on="validation",
         )
 

@@ -18,7 +18,7 @@ from evclplus.core.heads import MultiHead
 from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
 from evclplus.core.step import LikelihoodGradient, Vectors, step_rates, update
-from evclplus.methods.base import Memory
+from evclplus.methods.base import Memory, Method
 from evclplus.progress import Progress
 from evclplus.train import fit
 from tests.helpers import CalledTwice
@@ -245,12 +245,11 @@ def test_the_compiled_update_equals_the_plain_one(name: str) -> None:
 
 
 def test_without_a_compiler_training_goes_on_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A real failing compiler: inductor is pointed at a program that does not exist."""
     torch._dynamo.reset()
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))
-    monkeypatch.setattr(torch._inductor.config, "fx_graph_cache", False)
+    no_compiler = {"cpp.cxx": ("no-such-compiler",), "fx_graph_cache": False}
     module, shape = MODULES["mlp"]
     network = BayesianNetwork(copy.deepcopy(module).double())
     q, batch = posterior(network), batch_for(network, shape)
@@ -263,13 +262,54 @@ def test_without_a_compiler_training_goes_on_and_says_so(
             *(torch.Generator().manual_seed(5), "", Progress()),
         )
 
-    with caplog.at_level("WARNING", logger="evclplus"):
+    with (
+        torch._inductor.config.patch(no_compiler),
+        caplog.at_level("WARNING", logger="evclplus"),
+    ):
         found = trained("on")
     torch._dynamo.reset()
     assert torch.equal(found.mean, trained("off").mean)
     (line,) = [record.getMessage() for record in caplog.records if record.name == "evclplus"]
     assert line.startswith("training goes on without torch.compile: ")
+    assert "no-such-compiler" in line
     assert "\n" not in line
+
+
+def test_one_compiled_update_serves_every_strength(caplog: pytest.LogCaptureFixture) -> None:
+    """A table or a search changes the settings in one process, over and over."""
+    torch._dynamo.reset()
+    module, shape = MODULES["mlp"]
+    network = BayesianNetwork(copy.deepcopy(module).double())
+    q, batch = posterior(network), batch_for(network, shape)
+    memory = Memory(MeanField(q.mean + 0.1, q.log_std, q.layout), torch.rand_like(q.mean))
+    data = [Examples(batch.x, batch.y, CLASSES)]
+
+    def trained(method: Method, compile: str) -> MeanField:
+        return fit(
+            *(network, q, method.in_tensors(q.mean).regulariser, memory, data),
+            Training(epochs=2, batch_size=3, compile=compile),
+            *(torch.Generator().manual_seed(5), "", Progress()),
+        )
+
+    # Forms that differ are compiled beyond torch's own limit.
+    with (
+        torch._dynamo.config.patch(recompile_limit=1),
+        caplog.at_level("WARNING", logger="evclplus"),
+    ):
+        for method in (
+            ec.EWC(lam=7.0),
+            ec.EVCLPlus(lam=7.0),
+            ec.EVCLPlus(lam=9.0, k=2.0, beta=0.3),
+        ):
+            before = compiled_graphs()
+            found = trained(method, "on")
+            torch.testing.assert_close(found.mean, trained(method, "off").mean)
+    assert compiled_graphs() == before, "other numbers, but the same form"
+    assert not caplog.records
+
+
+def compiled_graphs() -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 @pytest.mark.parametrize("at_mean", [False, True])

@@ -42,7 +42,7 @@ def second_task(
         fit(
             learner.network,
             learner.q,
-            learner.method.regulariser,
+            learner.method.in_tensors(learner.q.mean).regulariser,
             learner.memory,
             [stream[1].train],
             training,
@@ -92,6 +92,7 @@ class NextTask:
         self.likelihood = LikelihoodGradient(learner.network, self.vectors, at_mean=False)
         self.draws = torch.Generator().manual_seed(0)
         self._update = update
+        self._regulariser = learner.method.in_tensors(learner.q.mean).regulariser
         self._examples = torch.tensor(float(len(examples)))
         self._rates = step_rates([1e-3], self.vectors.mean)[0]
 
@@ -102,7 +103,7 @@ class NextTask:
     def update(self) -> None:
         self._update(
             self.vectors,
-            self.learner.method.regulariser,
+            self._regulariser,
             self.learner.memory,
             self._examples,
             self._rates,

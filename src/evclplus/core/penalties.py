@@ -11,16 +11,17 @@ from torch import Tensor
 
 from evclplus.core.gaussian import Layout
 
+Number = float | Tensor
 Norm = Literal["weight", "tensor"]
 
 
-def elastic_mean(mean: Tensor, previous_mean: Tensor, fisher: Tensor, lam: float) -> Tensor:
+def elastic_mean(mean: Tensor, previous_mean: Tensor, fisher: Tensor, lam: Number) -> Tensor:
     """EWC's term: (lambda / 2) sum_i F_i (mu_i - mu_i_prev)^2."""
     return 0.5 * lam * (fisher * (mean - previous_mean).square()).sum()
 
 
 def elastic_variance(
-    variance: Tensor, previous_variance: Tensor, fisher: Tensor, lam: float
+    variance: Tensor, previous_variance: Tensor, fisher: Tensor, lam: Number
 ) -> Tensor:
     """EVCL's term: (lambda / 2) sum_j F_j (sigma_j^2 - sigma_j_prev^2)^2."""
     return 0.5 * lam * (fisher * (variance - previous_variance).square()).sum()
@@ -30,8 +31,8 @@ def asymmetric_variance(
     variance: Tensor,
     previous_variance: Tensor,
     fisher: Tensor,
-    lam: float,
-    k: float,
+    lam: Number,
+    k: Number,
     grown: Tensor,
 ) -> Tensor:
     """EVCL+'s term: (lambda / 2) sum_j F_j v(sigma_j^2, sigma_j_prev^2) with

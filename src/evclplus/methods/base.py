@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -110,6 +110,17 @@ class Method(Settings, ABC):
     def options(self) -> dict[str, Any]:
         """Every setting with its value, enough to build the method again by its title."""
         return self.model_dump(mode="json")
+
+    def in_tensors(self, like: Tensor) -> Self:
+        """The same method, its numbers held as tensors. A compiled regulariser takes those as
+        they come; a plain number it would count as part of the code and compile again for."""
+        found: dict[str, Any] = {}
+        for name, value in self:
+            if isinstance(value, Method):
+                found[name] = value.in_tensors(like)
+            elif isinstance(value, float):
+                found[name] = like.new_tensor(value)
+        return self.model_copy(update=found)
 
     @property
     def is_point(self) -> bool:

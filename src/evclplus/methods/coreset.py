@@ -111,7 +111,7 @@ class Coreset(Method):
         q = fit(
             network,
             q,
-            self.method.regulariser,
+            self.method.in_tensors(q.mean).regulariser,
             memory,
             coresets,
             purpose=f"recall {head}",
