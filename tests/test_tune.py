@@ -27,7 +27,7 @@ from evclplus.presets.best import Best, write_preset
 from evclplus.progress import Progress
 from evclplus.record import find_records
 from evclplus.run import run
-from evclplus.spaces import SPACES, STARTS, Log, OneOf, space_of, starts_of
+from evclplus.spaces import ONE_HEAD_STARTS, SPACES, SPLIT_STARTS, Log, OneOf, space_of, starts_of
 from evclplus.tune import SEEDS, Search, TrialJob, chosen_of, score
 from tests.test_cli import evclplus
 
@@ -120,7 +120,7 @@ def test_a_lock_that_a_killed_process_left_is_waited_out(
     search.prepare()
     backend = search.study()._storage._backend  # type: ignore[attr-defined]
     backend._lock.acquire()  # and never released
-    assert len(search.prepare().trials) == len(starts_of(search.space))
+    assert len(search.prepare().trials) == len(starts_of(search.space, search.benchmark))
 
 
 def test_a_piece_of_a_line_is_dropped_and_damage_is_named(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_piece_of_a_line_is_dropped_and_damage_is_named(tmp_path: Path) -> Non
     search.prepare()
     whole = search.journal.read_bytes()
     search.journal.write_bytes(whole + b'{"op_code":4,"wor')
-    assert len(search.prepare().trials) == len(starts_of(search.space))
+    assert len(search.prepare().trials) == len(starts_of(search.space, search.benchmark))
     assert search.journal.read_bytes().startswith(whole)
     with pytest.raises(FileError, match="in another space or with other seeds"):
         replace(search, epochs_limit=2).prepare()
@@ -150,7 +150,7 @@ def test_only_validation_data_and_unreported_seeds_are_used(
         tasks = tuple(replace(task, test=task.test.take(nothing)) for task in stream)
         return replace(stream, tasks=tasks)
 
-    trial = FixedTrial(starts_of(search.space)[0])
+    trial = FixedTrial(starts_of(search.space, search.benchmark)[0])
     with_test_data = score(search, trial)
     monkeypatch.setattr("evclplus.run.benchmark", without_test)
     assert score(search, trial) == with_test_data
@@ -219,7 +219,7 @@ def test_training_that_diverges_scores_zero(
 
     monkeypatch.setattr(tuning, "run", diverges)
     search = Search("split-digits", "finetune", tmp_path, epochs_limit=1)
-    assert score(search, FixedTrial(starts_of(search.space)[0])) == 0
+    assert score(search, FixedTrial(starts_of(search.space, search.benchmark)[0])) == 0
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -232,7 +232,7 @@ def test_every_method_has_a_space_of_its_own_settings(method: str) -> None:
             Training(**chosen.training)
             METHODS[method].build(**chosen.options)
             assert set(chosen.options) <= set(METHODS[method].options)
-    for point in starts_of(space):
+    for point in starts_of(space, "split-mnist") + starts_of(space, "permuted-mnist"):
         assert point.keys() == space.keys()
         for name, value in point.items():
             dimension = space[name]
@@ -240,7 +240,14 @@ def test_every_method_has_a_space_of_its_own_settings(method: str) -> None:
                 assert dimension.low <= value <= dimension.high
             else:
                 assert value in dimension.values
-    assert 1 <= len(starts_of(space)) <= len(STARTS)
+
+
+def test_no_starting_point_is_tried_twice() -> None:
+    assert len(starts_of(SPACES["evcl+"], "split-mnist")) == len(SPLIT_STARTS)
+    assert len(starts_of(SPACES["evcl+"], "permuted-mnist")) == len(ONE_HEAD_STARTS)
+    points = starts_of(SPACES["finetune"], "split-mnist")
+    assert 1 < len(points) < len(SPLIT_STARTS)
+    assert all(points.count(point) == 1 for point in points)
 
 
 def test_the_limit_on_epochs_leaves_a_choice() -> None:

@@ -48,7 +48,7 @@ ASYMMETRIC: Space = {
 }
 # Not in the papers of EVCL and EWC, so their searches go without it.
 ADDED: Space = {
-    "lam_function": OneOf((0.0, 0.003, 0.01, 0.03, 0.1)),
+    "lam_function": OneOf((0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
 }
 CORESET: Space = {
     "coreset_epochs": OneOf((20, 100, 200)),
@@ -100,18 +100,20 @@ SPLIT: dict[str, Any] = {
     "lam_function": 0.03,
 }
 
-STARTS: tuple[dict[str, Any], ...] = (
+# The same with a larger variance, which needs a larger share of the KL.
+NOISY: dict[str, Any] = {
+    **SPLIT,
+    "beta": 0.03,
+    "initial_variance": 1e-3,
+    "lam": 1e3,
+    "lam_function": 0.01,
+    "start_epochs": 1,
+}
+
+SPLIT_STARTS: tuple[dict[str, Any], ...] = (
     PAPER,
     SPLIT,
-    # The same with a larger variance, which needs a larger share of the KL.
-    {
-        **SPLIT,
-        "beta": 0.03,
-        "initial_variance": 1e-3,
-        "lam": 1e3,
-        "lam_function": 0.01,
-        "start_epochs": 1,
-    },
+    NOISY,
     # Stopped early, very stiff.
     {
         **SPLIT,
@@ -123,10 +125,22 @@ STARTS: tuple[dict[str, Any], ...] = (
         "start_epochs": 1,
         "coreset_epochs": 20,
     },
-    # Where those of a permuted one do: predictions do not saturate, so lambda is small.
-    {**PAPER, EPOCHS: 10, "training.schedule": "cosine", "beta": 0.8, "lam": 22.0},
+    # Longer and softer: where tasks are held easily and learning is the limit.
+    {**SPLIT, EPOCHS: 20, "lam": 1e3, "lam_function": 0.01},
+    {**NOISY, EPOCHS: 20, "lam_function": 0.3, "start_epochs": 10},
 )
-"""Tried first, each with the dimensions that a method's space has."""
+"""Tried first when every task has a head of its own, each with the dimensions that a method's
+space has."""
+
+# Predictions do not saturate on a permuted task, so lambda is small.
+PERMUTED: dict[str, Any] = {**PAPER, EPOCHS: 10, "lam": 22.0}
+
+ONE_HEAD_STARTS: tuple[dict[str, Any], ...] = (
+    PAPER,
+    {**PERMUTED, "training.schedule": "cosine", "beta": 0.8},
+    {**PERMUTED, "beta": 0.3, "fisher_tasks": "accumulated", "fisher_temperature": 3.0},
+)
+"""Tried first when all tasks share one."""
 
 
 def space_of(method: str, epochs_limit: int | None) -> Space:
@@ -139,10 +153,10 @@ def space_of(method: str, epochs_limit: int | None) -> Space:
     return space
 
 
-def starts_of(space: Space) -> list[dict[str, Any]]:
-    """The starting points of a space, none of them twice."""
+def starts_of(space: Space, benchmark: str) -> list[dict[str, Any]]:
+    """The starting points of a space on a benchmark, none of them twice."""
     points: list[dict[str, Any]] = []
-    for start in STARTS:
+    for start in SPLIT_STARTS if benchmark.startswith("split-") else ONE_HEAD_STARTS:
         point = {name: _inside(dimension, start[name]) for name, dimension in space.items()}
         if point not in points:
             points.append(point)

@@ -117,7 +117,7 @@ class Search:
                 "--epochs-limit or another --out"
             )
         study.set_user_attr("setting", setting)
-        for point in starts_of(self.space):
+        for point in starts_of(self.space, self.benchmark):
             study.enqueue_trial(point, skip_if_exists=True)
         for trial in study.get_trials(states=(TrialState.RUNNING,)):
             study.tell(trial.number, state=TrialState.FAIL)

@@ -141,7 +141,9 @@ def test_settings_rebuild_the_stream(real_data: RealData, name: str) -> None:
     assert all(len(task.train) == 64 for task in first)
     again = built(name, real_data, **json.loads(json.dumps(first.settings)))
     assert again.settings == first.settings
-    assert first.settings["scaling"] == "unit"
+    assert first.settings["scaling"] == ("symmetric" if "cifar" in name else "unit")
+    lowest = min(float(task.train.inputs().min()) for task in first)
+    assert lowest == (-1.0 if "cifar" in name else 0.0)
     for one, two in zip(first, again, strict=True):
         assert torch.equal(one.train.inputs(), two.train.inputs())
         assert torch.equal(one.test.labels, two.test.labels)

@@ -10,6 +10,7 @@ from evclplus.benchmarks.holdout import Sides, hold_out
 from evclplus.benchmarks.loading import Input, dataset
 from evclplus.benchmarks.permuted import PermutedSettings, permuted_stream
 from evclplus.benchmarks.rotated import RotatedSettings, rotated_stream
+from evclplus.benchmarks.scaling import Scaling
 from evclplus.benchmarks.settings import StreamSettings
 from evclplus.benchmarks.shuffle import Purpose
 from evclplus.benchmarks.split import Groups, SplitSettings, split_stream
@@ -38,8 +39,12 @@ class NotMnistSettings(SplitSettings):
 
 
 class CifarSettings(SplitSettings):
-    """split-cifar10."""
+    """split-cifar10. Photographs have no black background: in [0, 1] their common brightness would
+    be most of what a first layer sees."""
 
+    scaling: Scaling | None = Field(
+        "symmetric", description="unit, centred, symmetric, standard or raw"
+    )
     input: Input = Field("gray28", description="gray28: luma, 28x28; rgb32: as stored")
 
 
