@@ -197,6 +197,9 @@ def tune(
     epochs_limit: Annotated[
         int | None, typer.Option("--epochs-limit", min=1, help="No more epochs than this.")
     ] = None,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, help="How many seeds a trial is run with.")
+    ] = 2,
     out: Annotated[Path, typer.Option("--out", help="Folder for the searches.")] = Path(
         "results", "search"
     ),
@@ -213,7 +216,7 @@ def tune(
     _use_data_dir(data_dir)
     if benchmark is not None:
         named = _names(methods) or tuple(TEN_METHODS.split(","))
-        _tune(benchmark, named, trials, epochs_limit, out, jobs or os.cpu_count() or 1)
+        _tune(benchmark, named, trials, epochs_limit, seeds, out, jobs or os.cpu_count() or 1)
     if write_preset is not None:
         count = best.write_preset(write_preset, out)
         _say(f"preset: {write_preset}, with {count} tuned settings")
@@ -224,6 +227,7 @@ def _tune(
     methods: tuple[str, ...],
     trials: int,
     epochs_limit: int | None,
+    seeds: int,
     out: Path,
     workers: int,
 ) -> None:
@@ -238,7 +242,7 @@ def _tune(
     for name in methods:
         if name not in METHODS:
             raise SettingsError(f"there is no method {name!r}; {nearest(name, METHODS)}")
-    searches = [tuning.Search(benchmark, name, out, epochs_limit) for name in methods]
+    searches = [tuning.Search(benchmark, name, out, epochs_limit, seeds) for name in methods]
     try:
         with ComparisonBars(console, count=None) as bars:
             failed = tuning.tune(searches, trials, workers, bars, _say, _command())

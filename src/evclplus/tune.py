@@ -31,14 +31,14 @@ from evclplus.progress import Progress
 from evclplus.run import Results, resolve, run
 from evclplus.spaces import Log, Space, space_of, starts_of
 
-SEEDS = (100, 101)
-"""The seeds of every trial. A preset's seeds are below 100."""
+FIRST_SEED = 100
+"""The first seed of a trial. A preset's seeds are below it."""
 
 COUNTED = (TrialState.COMPLETE, TrialState.PRUNED)
 OLDEST_LOCK = 10
 """Seconds after which a journal's lock must be one that a killed process has left."""
 
-UNPRUNED_TRIALS = 5
+UNPRUNED_TRIALS = 3
 UNPRUNED_TASKS = 2
 DIGITS = 3
 """Significant digits of a number that is tried: settings are for people to read."""
@@ -54,6 +54,12 @@ class Search:
     method: str
     out: Path
     epochs_limit: int | None = None
+    runs: int = 2
+    """How many seeds a trial is run with."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(range(FIRST_SEED, FIRST_SEED + self.runs))
 
     @property
     def title(self) -> str:
@@ -107,14 +113,14 @@ class Search:
         _drop_partial_line(self.journal)
         study = self.study()
         setting = {
-            "seeds": list(SEEDS),
+            "seeds": list(self.seeds),
             "space": {name: asdict(dimension) for name, dimension in self.space.items()},
         }
         setting = json.loads(json.dumps(setting))  # as the journal gives it back
         if study.user_attrs.get("setting", setting) != setting:
             raise FileError(
                 f"{self.journal} is a search in another space or with other seeds; give the same "
-                "--epochs-limit or another --out"
+                "--epochs-limit and --seeds or another --out"
             )
         study.set_user_attr("setting", setting)
         for point in starts_of(self.space, self.benchmark):
@@ -139,7 +145,7 @@ class Search:
             settings=chosen_of(best.params),
             trials=trials,
             pruned=trials - len(complete),
-            seeds=SEEDS,
+            seeds=self.seeds,
             command=command,
             environment=environment(),
         ).write(self.best)
@@ -203,13 +209,13 @@ def score(search: Search, trial: BaseTrial, progress: Progress | None = None) ->
     chosen = suggest(trial, search.space)
     tasks = BENCHMARKS[search.benchmark].tasks
     finished = 0.0
-    for index, seed in enumerate(SEEDS):
+    for index, seed in enumerate(search.seeds):
 
         def report(results: Results, index: int = index, before: float = finished) -> None:
             assert results.side == "validation", "tuning must not look at test data"
             seen = results.matrix("accuracy")[-1]
             trial.report(
-                (before + sum(seen) / tasks) / len(SEEDS), step=index * tasks + len(seen) - 1
+                (before + sum(seen) / tasks) / search.runs, step=index * tasks + len(seen) - 1
             )
             if trial.should_prune():
                 raise optuna.TrialPruned
@@ -219,7 +225,7 @@ def score(search: Search, trial: BaseTrial, progress: Progress | None = None) ->
         except TrainingError:
             return 0.0
         finished += record.average_accuracy
-    return finished / len(SEEDS)
+    return finished / search.runs
 
 
 def suggest(trial: BaseTrial, space: Space) -> Chosen:
@@ -259,7 +265,7 @@ def tune(
 ) -> list[str]:
     """Bring every search to the same number of trials and return what went wrong, a line each."""
     # Missing data and wrong names show here, before anything is written.
-    plain = {one.title: resolve(one.experiment(Chosen(), SEEDS[0]))[0] for one in searches}
+    plain = {one.title: resolve(one.experiment(Chosen(), FIRST_SEED))[0] for one in searches}
     follower = _Follower(plain, workers, bars, say, command)
     jobs: list[tuple[int, TrialJob]] = []
     for search in searches:
