@@ -35,6 +35,14 @@ def evclplus(*words: str, folder: Path, **environment: str) -> subprocess.Comple
     )
 
 
+def test_workers_that_compile_leave_nothing_behind(tmp_path: Path) -> None:
+    words = ("compare", "--methods", "vcl,ewc", "--seeds", "1", "--epochs", "1", "--out", "made")
+    done = evclplus(*words, "--set=training.compile=on", *QUICK, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "leaked" not in done.stderr
+    assert "without torch.compile" not in done.stderr
+
+
 def test_run_writes_a_record_and_says_where(tmp_path: Path) -> None:
     done = evclplus("run", "--method", "ewc", "--epochs", "2", *QUICK, folder=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import queue
 import signal
 import time
@@ -186,6 +187,8 @@ def _work(pipe: Connection, command: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent to handle
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # see cli.main
+    # A worker has one core, and compilers beside it would outlive it when it is ended.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     while True:
         try:
             index, job = pipe.recv()
