@@ -135,10 +135,18 @@ space has."""
 # Predictions do not saturate on a permuted task, so lambda is small.
 PERMUTED: dict[str, Any] = {**PAPER, EPOCHS: 10, "lam": 22.0}
 
+HELD: dict[str, Any] = {
+    **PERMUTED,
+    "beta": 0.3,
+    "fisher_tasks": "accumulated",
+    "fisher_temperature": 3.0,
+}
+
 ONE_HEAD_STARTS: tuple[dict[str, Any], ...] = (
     PAPER,
     {**PERMUTED, "training.schedule": "cosine", "beta": 0.8},
-    {**PERMUTED, "beta": 0.3, "fisher_tasks": "accumulated", "fisher_temperature": 3.0},
+    HELD,
+    {**HELD, EPOCHS: 20, "training.schedule": "cosine", "beta": 0.1},
 )
 """Tried first when all tasks share one."""
 
