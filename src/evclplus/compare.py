@@ -192,8 +192,8 @@ def _work(pipe: Connection, command: str) -> None:
     while True:
         try:
             index, job = pipe.recv()
-        except EOFError:
-            return
+        except (EOFError, ConnectionError):
+            return  # the parent has ended or was killed
         try:
             job.run(_PipeProgress(pipe, index), command)
             pipe.send(News(index, done=True))
