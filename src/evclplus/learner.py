@@ -27,7 +27,7 @@ from evclplus.core.metrics import Scores, entropy, scores
 from evclplus.core.network import BayesianNetwork, Predicate
 from evclplus.errors import DataError, SettingsError, StateError
 from evclplus.methods import method as method_named
-from evclplus.methods.base import Fit, Lesson, Memory, Method, Regulariser
+from evclplus.methods.base import Fit, Lesson, Memory, Method
 from evclplus.progress import Progress
 from evclplus.seeding import generator, own_random_state
 from evclplus.train import fit
@@ -127,9 +127,8 @@ class Learner:
         if data:
             lesson = self._lesson(network, data, task, fit_task)
             q, memory = self.method.prepare(q, memory, lesson)
-            regulariser = self.method.in_tensors(q.mean).regulariser
             hold = self.method.hold(memory, lesson)
-            q = fit_task(network, q, regulariser, memory, data, purpose="train", hold=hold)
+            q = fit_task(network, q, self.method, memory, data, purpose="train", hold=hold)
             memory = self.method.consolidate(q, memory, lesson)
         self.network, self.q, self.memory = network, q, memory
         self.learned = (*self.learned, Learned(task.name, task.head, task.outputs))
@@ -156,7 +155,7 @@ class Learner:
         def fit_with_settings(
             network: BayesianNetwork,
             q: MeanField,
-            regulariser: Regulariser | None,
+            method: Method | None,
             memory: Memory,
             data: Sequence[Examples],
             *,
@@ -174,7 +173,7 @@ class Learner:
                 return fit(
                     network,
                     q,
-                    regulariser,
+                    method,
                     memory,
                     data,
                     training,

@@ -7,6 +7,8 @@ training setting.
 from dataclasses import dataclass
 from typing import Any
 
+from evclplus.benchmarks import BENCHMARKS
+
 
 @dataclass(frozen=True)
 class Log:
@@ -135,6 +137,7 @@ space has."""
 # Predictions do not saturate on a permuted task, so lambda is small.
 PERMUTED: dict[str, Any] = {**PAPER, EPOCHS: 10, "lam": 22.0}
 
+# Held by all old tasks at once, through predictions softened for the Fisher.
 HELD: dict[str, Any] = {
     **PERMUTED,
     "beta": 0.3,
@@ -164,7 +167,8 @@ def space_of(method: str, epochs_limit: int | None) -> Space:
 def starts_of(space: Space, benchmark: str) -> list[dict[str, Any]]:
     """The starting points of a space on a benchmark, none of them twice."""
     points: list[dict[str, Any]] = []
-    for start in SPLIT_STARTS if benchmark.startswith("split-") else ONE_HEAD_STARTS:
+    head_per_task = BENCHMARKS[benchmark].settings().scenario == "task"
+    for start in SPLIT_STARTS if head_per_task else ONE_HEAD_STARTS:
         point = {name: _inside(dimension, start[name]) for name, dimension in space.items()}
         if point not in points:
             points.append(point)

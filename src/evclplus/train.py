@@ -16,9 +16,9 @@ from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
-from evclplus.core.step import LikelihoodGradient, Vectors, step_rates, update
+from evclplus.core.step import LikelihoodGradient, Regulariser, Vectors, step_rates, update
 from evclplus.errors import TrainingError
-from evclplus.methods.base import Memory, Regulariser
+from evclplus.methods.base import Memory, Method
 from evclplus.progress import Progress
 
 logger = logging.getLogger("evclplus")
@@ -38,7 +38,7 @@ torch's own limit of eight it would go on uncompiled."""
 def fit(
     network: BayesianNetwork,
     q: MeanField,
-    regulariser: Regulariser | None,
+    method: Method | None,
     memory: Memory,
     data: Sequence[Examples],
     training: Training,
@@ -49,8 +49,8 @@ def fit(
     criterion: Criterion = F.cross_entropy,
     hold: Hold | None = None,
 ) -> MeanField:
-    """Minimise nll (+ function, with `hold`) + regulariser over the data, starting from q, which
-    is left as it is."""
+    """Minimise nll (+ function, with `hold`) + the method's regulariser, if there is a method, over
+    the data, starting from q, which is left as it is."""
     if len(data) == 1:  # joint training keeps to the shared pixels: it would copy every task
         data = [data[0].gathered()]
     data = [examples.on(q.mean.device) for examples in data]
@@ -58,6 +58,7 @@ def fit(
     at_mean = at_mean or len(q.log_std) == 0  # point values have no spread to learn
     likelihood = LikelihoodGradient(network, vectors, at_mean)
     examples = q.mean.new_tensor(float(sum(map(len, data))))
+    regulariser = None if method is None else method.in_tensors(q.mean).regulariser
     if regulariser is not None and not regulariser(q, memory, examples):
         regulariser = None  # nothing to add, so nothing to differentiate
     steps = training.epochs * batches_per_epoch(data, training.batch_size)

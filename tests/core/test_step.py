@@ -201,7 +201,7 @@ def test_the_training_loop_equals_autograd_and_torch_adam(
     data = [Examples(batch_for(network, shape).x, batch_for(network, shape).y, CLASSES)]
     training = Training(epochs=5, batch_size=3, clip_norm=clip_norm, schedule="linear")
     found = fit(
-        *(network, q, method.regulariser, memory, data, training),
+        *(network, q, method, memory, data, training),
         *(torch.Generator().manual_seed(5), "", Progress()),
     )
 
@@ -258,7 +258,7 @@ def test_without_a_compiler_training_goes_on_and_says_so(
     def trained(compile: str) -> MeanField:
         training = Training(epochs=2, batch_size=3, compile=compile)
         return fit(
-            *(network, q, ec.VCL().regulariser, Memory(q.clone()), data, training),
+            *(network, q, ec.VCL(), Memory(q.clone()), data, training),
             *(torch.Generator().manual_seed(5), "", Progress()),
         )
 
@@ -286,7 +286,7 @@ def test_one_compiled_update_serves_every_strength(caplog: pytest.LogCaptureFixt
 
     def trained(method: Method, compile: str) -> MeanField:
         return fit(
-            *(network, q, method.in_tensors(q.mean).regulariser, memory, data),
+            *(network, q, method, memory, data),
             Training(epochs=2, batch_size=3, compile=compile),
             *(torch.Generator().manual_seed(5), "", Progress()),
         )

@@ -49,7 +49,7 @@ def test_two_tasks_equal_exact_bayes() -> None:
         generator = torch.Generator().manual_seed(index)
         data = [Examples(x, y, outputs=1)]
         q = fit(
-            *(network, q, method.regulariser, memory, data, training, generator, "", Progress()),
+            *(network, q, method, memory, data, training, generator, "", Progress()),
             criterion=gaussian_nll,
         )
         exact_mean, exact_variance = exact_posterior(x, y, exact_mean, exact_variance)

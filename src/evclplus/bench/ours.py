@@ -42,7 +42,7 @@ def second_task(
         fit(
             learner.network,
             learner.q,
-            learner.method.in_tensors(learner.q.mean).regulariser,
+            learner.method,
             learner.memory,
             [stream[1].train],
             training,

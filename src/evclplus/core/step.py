@@ -380,6 +380,8 @@ def _backward_conv(
 
 
 Regulariser = Callable[[MeanField, Any, Tensor], dict[str, Tensor]]
+"""The named terms of a loss that depend on the weights alone, from q, what a method keeps, and
+the number of training examples."""
 
 
 def update(

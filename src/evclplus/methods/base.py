@@ -1,7 +1,7 @@
 """What a method is: settings plus pure functions over what is learned and what is kept."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self
 
@@ -50,19 +50,15 @@ class Memory:
     tasks: int = 0
 
 
-Regulariser = Callable[[MeanField, Memory, Tensor], dict[str, Tensor]]
-"""The named terms of a loss that depend on the weights alone, from q, what is kept, and the
-number of training examples."""
-
-
 class Fit(Protocol):
-    """Train q on data by minimising nll + regulariser; the learner hands this to a method."""
+    """Train q on data by minimising nll + the method's regulariser, or nll alone; the learner
+    hands this to a method."""
 
     def __call__(
         self,
         network: BayesianNetwork,
         q: MeanField,
-        regulariser: Regulariser | None,
+        method: "Method | None",
         memory: Memory,
         data: Sequence[Examples],
         *,

@@ -111,7 +111,7 @@ class Coreset(Method):
         q = fit(
             network,
             q,
-            self.method.in_tensors(q.mean).regulariser,
+            self.method,
             memory,
             coresets,
             purpose=f"recall {head}",
