@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -185,6 +186,9 @@ class _Pool(Generic[AnyJob]):
 def _work(pipe: Connection, command: str) -> None:
     """The life of a worker process: run what comes through the pipe until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent to handle
+    # A worker that is ended exits, so that what it holds (files half written, the compiler's
+    # semaphores) is put away, where the signal itself would leave it behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # see cli.main
     # A worker has one core, and compilers beside it would outlive it when it is ended.
