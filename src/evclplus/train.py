@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from math import cos, pi
 from typing import Any
@@ -119,12 +120,15 @@ def _chosen_update(training: Training, work: float) -> Update:
     ):
         return update
     compiled = torch.compile(update, fullgraph=True, dynamic=True)
+    # Only a task's first step can meet a new form, and raising the limit takes time in each.
+    limit: Any = torch._dynamo.config.patch(recompile_limit=COMPILED_FORMS)
 
     def compiled_or_plain(*arguments: Any) -> None:
-        nonlocal compiled
+        nonlocal compiled, limit
         try:
-            with torch._dynamo.config.patch(recompile_limit=COMPILED_FORMS):
+            with limit:
                 compiled(*arguments)
+            limit = nullcontext()
         except Exception as error:  # whatever a machine's compiler can do wrong
             if compiled is update:
                 raise

@@ -219,15 +219,31 @@ class _Pair:
     def __init__(self, prefix: str, owner: LikelihoodGradient) -> None:
         weights, gradients = owner.weight_pairs, owner.gradient_pairs
         self.weight, self.weight_gradient = weights[prefix + "weight"], gradients[prefix + "weight"]
-        self.bias, self.bias_gradient = weights.get(prefix + "bias"), gradients.get(prefix + "bias")
-        self.outputs = self.inputs = self.weight.new_empty(0)
+        bias, self.bias_gradient = weights.get(prefix + "bias"), gradients.get(prefix + "bias")
+        self.bias = None if bias is None else bias.unsqueeze(1)
+        self.rooms: dict[int, _Room] = {}
 
-    def make_room(self, rows: int) -> None:
-        """`inputs` for two tensors of the layer's input size, `outputs` of its output size."""
-        if self.inputs.dim() != 3 or self.inputs.shape[1] != rows:
-            _, out, into = self.weight.shape
-            self.inputs = self.weight.new_empty(2, rows, into)
-            self.outputs = self.weight.new_empty(2, rows, out)
+    def room(self, rows: int) -> "_Room":
+        """Batches of one task differ by at most one row, so there are few rooms."""
+        if rows not in self.rooms:
+            self.rooms[rows] = _Room(self.weight, self.weight_gradient.dtype, rows)
+        return self.rooms[rows]
+
+
+class _Room:
+    """`inputs` for two tensors of the layer's input size, `outputs` of its output size."""
+
+    def __init__(self, weight: Tensor, full: torch.dtype, rows: int) -> None:
+        _, out, into = weight.shape
+        self.inputs = weight.new_empty(2, rows, into)
+        self.outputs = weight.new_empty(2, rows, out)
+        self.moments = self.outputs if full == weight.dtype else self.outputs.to(full)
+        self.noise = torch.empty_like(self.moments[0])
+        self.transposed_weight = weight.transpose(1, 2)
+        self.transposed_outputs = self.outputs.transpose(1, 2)
+        self.x, self.square = self.inputs
+        self.gradient, self.spread_gradient = self.outputs
+        self.mean, self.std = self.moments
 
 
 class _SampledLinear(torch.autograd.Function):
@@ -244,45 +260,45 @@ class _SampledLinear(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, anchor: Tensor, pair: _Pair, generator: torch.Generator
     ) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        pair.make_room(len(rows))
-        inputs, moments = pair.inputs, pair.outputs
-        inputs[0].copy_(rows)
-        torch.mul(rows, rows, out=inputs[1])
+        rows = x.reshape(-1, x.shape[-1]) if x.dim() != 2 else x
+        room = pair.room(len(rows))
+        room.x.copy_(rows)
+        torch.mul(rows, rows, out=room.square)
         if pair.bias is None:
-            torch.bmm(inputs, pair.weight.transpose(1, 2), out=moments)
-            moments[1].clamp_min_(SMALLEST_VARIANCE)
+            torch.bmm(room.inputs, room.transposed_weight, out=room.outputs)
+            room.outputs[1].clamp_min_(SMALLEST_VARIANCE)
         else:
-            bias = pair.bias.unsqueeze(1)
-            torch.baddbmm(bias, inputs, pair.weight.transpose(1, 2), out=moments)
-        # Only the products are made in low precision; activations stay as they are.
-        mean, std = moments.to(pair.weight_gradient.dtype)
-        std.sqrt_()
-        noise = noise_like(mean, generator)
-        output = torch.addcmul(mean, std, noise)
-        ctx.pair, ctx.shape, ctx.ratio = pair, x.shape, noise.div_(std)
+            torch.baddbmm(pair.bias, room.inputs, room.transposed_weight, out=room.outputs)
+        if room.moments is not room.outputs:
+            # Only the products are made in low precision; activations stay as they are.
+            room.moments.copy_(room.outputs)
+        room.std.sqrt_()
+        room.noise.normal_(generator=generator)
+        output = torch.addcmul(room.mean, room.std, room.noise)
+        room.noise.div_(room.std)
+        ctx.pair, ctx.room, ctx.shape = pair, room, x.shape
         return output.view(*x.shape[:-1], output.shape[-1]) if x.dim() != 2 else output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        pair = ctx.pair
-        inputs, both = pair.inputs, pair.outputs
-        both[0].copy_(gradients[0].reshape(both[0].shape))
-        torch.mul(both[0], ctx.ratio, out=both[1])
-        _multiply(both.transpose(1, 2), inputs, pair.weight_gradient)
+        pair, room, gradient = ctx.pair, ctx.room, gradients[0]
+        room.gradient.copy_(gradient.reshape(room.gradient.shape))
+        torch.mul(room.gradient, room.noise, out=room.spread_gradient)
+        _multiply(room.transposed_outputs, room.inputs, pair.weight_gradient)
         if pair.bias_gradient is not None:
-            torch.sum(both, 1, dtype=pair.bias_gradient.dtype, out=pair.bias_gradient)
+            torch.sum(room.outputs, 1, dtype=pair.bias_gradient.dtype, out=pair.bias_gradient)
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
-        back = torch.bmm(both, pair.weight)
-        to_x = torch.addcmul(back[0], inputs[0], back[1])
-        return to_x.view(ctx.shape).to(gradients[0].dtype), None, None, None
+        back = torch.bmm(room.outputs, pair.weight)
+        to_x = back[0].addcmul_(room.x, back[1])
+        return to_x.view(ctx.shape).to(gradient.dtype), None, None, None
 
 
 def _multiply(a: Tensor, b: Tensor, target: Tensor) -> None:
     """Put the product of a and b, which may be of a lower precision, into `target`."""
     if a.dtype == target.dtype:
-        torch.matmul(a, b, out=target)
+        # torch.matmul takes half as long again for batches with an `out`.
+        (torch.bmm if a.dim() == 3 else torch.mm)(a, b, out=target)
     else:
         target.copy_(torch.matmul(a, b))
 
