@@ -38,6 +38,7 @@ VARIATIONAL: Space = {
     "beta": Log(1e-4, 1.0),
     "initial_variance": Log(1e-7, 1e-2),
     "start_epochs": OneOf((1, 10)),
+    "prior_variance": Log(1e-3, 1.0),
 }
 # A sum over examples instead of their mean would only rescale lambda, so it is not searched.
 ELASTIC: Space = {
@@ -86,6 +87,7 @@ PAPER: dict[str, Any] = {
     "fisher_temperature": 1.0,
     "lam_function": 0.0,
     "start_epochs": 10,
+    "prior_variance": 1.0,
     "k": 5.0,
     "coreset_epochs": 100,
 }
@@ -134,22 +136,30 @@ SPLIT_STARTS: tuple[dict[str, Any], ...] = (
 """Tried first when every task has a head of its own, each with the dimensions that a method's
 space has."""
 
-# Predictions do not saturate on a permuted task, so lambda is small.
-PERMUTED: dict[str, Any] = {**PAPER, EPOCHS: 10, "lam": 22.0}
-
-# Held by all old tasks at once, through predictions softened for the Fisher.
+# All tasks in one head: predictions do not saturate, so lambda is small; held by all old tasks at
+# once, through predictions softened for the Fisher.
 HELD: dict[str, Any] = {
-    **PERMUTED,
+    **PAPER,
+    EPOCHS: 10,
     "beta": 0.3,
+    "lam": 22.0,
     "fisher_tasks": "accumulated",
     "fisher_temperature": 3.0,
 }
 
 ONE_HEAD_STARTS: tuple[dict[str, Any], ...] = (
     PAPER,
-    {**PERMUTED, "training.schedule": "cosine", "beta": 0.8},
     HELD,
     {**HELD, EPOCHS: 20, "training.schedule": "cosine", "beta": 0.1},
+    # A first prior that lets no variance grow until its noise is in the way, and larger steps,
+    # which take every variance to where it belongs.
+    {
+        **HELD,
+        "training.learning_rate": 4e-3,
+        "training.schedule": "cosine",
+        "initial_variance": 5e-3,
+        "prior_variance": 0.01,
+    },
 )
 """Tried first when all tasks share one."""
 
