@@ -3,15 +3,18 @@
 Runs on validation data, so that a part may be dropped by what is seen here. Finished runs are
 kept: call it again to go on. Writes results/ablation/table.md.
 
-    python scripts/ablate.py
+    python scripts/ablate.py                    # every benchmark that is tuned
+    python scripts/ablate.py permuted-mnist     # some of them
 """
 
+import sys
 from pathlib import Path
 from typing import Any
 
 from variations import Variation, vary
 
 from evclplus.config import Experiment
+from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.presets import load_preset
 
 PRESET = load_preset("tuned")
@@ -23,6 +26,7 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "no-elastic-penalty": ("lam = 0", {"lam": 0.0}),
     "neither": ("lam_function = 0, lam = 0: VCL", {"lam_function": 0.0, "lam": 0.0}),
     "no-kl": ("beta = 0", {"beta": 0.0}),
+    "wide-prior": ("prior_variance = 1", {"prior_variance": 1.0}),
     "saturated-fisher": ("fisher_temperature = 1", {"fisher_temperature": 1.0}),
     "softened-fisher": ("fisher_temperature = 10", {"fisher_temperature": 10.0}),
     "fisher-under-samples": ("fisher_at = samples", {"fisher_at": "samples"}),
@@ -46,8 +50,19 @@ def changed(method: str, benchmark: str, seed: int, options: dict[str, Any]) -> 
 
 def without_a_part(name: str) -> Variation:
     words, options = PARTS[name]
-    runs = [changed("evcl+", one, seed, options) for seed in SEEDS for one in benchmarks()]
+    runs = [
+        changed("evcl+", one, seed, options)
+        for seed in SEEDS
+        for one in benchmarks()
+        if not options or _has_an_effect(options, one)
+    ]
     return Variation(name, words, runs)
+
+
+def _has_an_effect(options: dict[str, Any], benchmark: str) -> bool:
+    """Whether the settings tuned for a benchmark are not the changed ones already."""
+    tuned = PRESET.experiment(benchmark, "evcl+", 0).options
+    return EVCLPlus(**tuned) != EVCLPlus(**{**tuned, **options})
 
 
 def with_a_symmetric_penalty() -> Variation:
@@ -67,6 +82,8 @@ def with_the_function_term(method: str) -> Variation:
     for seed in SEEDS:
         for one in benchmarks():
             strength = PRESET.experiment(one, "evcl+", seed).options["lam_function"]
+            if strength == 0:
+                continue
             runs.append(changed(method, one, seed, {"lam_function": strength}))
     return Variation(f"{method}-with-function-term", f"tuned {method} with it", runs)
 
@@ -81,5 +98,6 @@ if __name__ == "__main__":
             with_a_symmetric_penalty(),
             *(with_the_function_term(name) for name in ("evcl", "ewc")),
         ],
-        ["python", "scripts/ablate.py"],
+        ["python", "scripts/ablate.py", *sys.argv[1:]],
+        sys.argv[1:],
     )

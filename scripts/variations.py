@@ -25,8 +25,15 @@ class Variation:
     experiments: Sequence[Experiment]
 
 
-def vary(out: Path, heading: str, variations: Sequence[Variation], command: Sequence[str]) -> None:
-    """Run what is not finished and write `out`/table.md; the first variation is the yardstick."""
+def vary(
+    out: Path,
+    heading: str,
+    variations: Sequence[Variation],
+    command: Sequence[str],
+    benchmarks: Sequence[str] = (),
+) -> None:
+    """Run what is not finished, of all benchmarks or some, and write `out`/table.md with all there
+    is; the first variation is the yardstick."""
     console = Console()
     runs = {one.name: cells(one.experiments, out / one.name) for one in variations}
     # Seed by seed through all of them, so that a stop leaves them equally far.
@@ -34,6 +41,8 @@ def vary(out: Path, heading: str, variations: Sequence[Variation], command: Sequ
         (cell for made in runs.values() for cell in made), key=lambda cell: cell.experiment.seed
     )
     _, todo = split_finished(everything)
+    if benchmarks:
+        todo = [cell for cell in todo if cell.experiment.benchmark in benchmarks]
     make_folder(out)
     if todo:
         with ComparisonBars(console, len(todo)) as bars:
@@ -54,6 +63,8 @@ def _table(variations: Sequence[Variation], runs: Mapping[str, Sequence[Cell]]) 
     for one in variations:
         parts = [
             _cell(_accuracy(runs[one.name], name), _accuracy(runs[first.name], name), one != first)
+            if any(experiment.benchmark == name for experiment in one.experiments)
+            else "nothing to change"
             for name in benchmarks
         ]
         lines.append(f"| {one.name} | {one.changed} | {' | '.join(parts)} |")

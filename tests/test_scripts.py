@@ -51,3 +51,9 @@ def test_variations_are_run_once_and_compared_over_seeds(
     before = [file.stat().st_mtime_ns for file in out.rglob("record.json")]
     vary(out, "What it does.", variations, ["python", "some.py"])
     assert [file.stat().st_mtime_ns for file in out.rglob("record.json")] == before
+
+    few = [Variation("second", "lam = 1", runs(1.0)), Variation("same", "lam = 1", [])]
+    vary(out, "Fewer.", few, ["python", "some.py"], benchmarks=["split-mnist"])
+    table = (out / "table.md").read_text()
+    assert "| second | lam = 1 | not run |" in table
+    assert "| same | lam = 1 | nothing to change |" in table
