@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from evclplus.core.noise import noise_like
+
 SMALLEST_VARIANCE = 1e-16
 """Below this the square root of a pre-activation's variance has no usable gradient."""
 
@@ -136,10 +138,6 @@ LOCAL_LAYERS: dict[type[nn.Module], type[LocalLayer]] = {
     nn.Conv2d: LocalConv2d,
     nn.Conv3d: LocalConv3d,
 }
-
-
-def noise_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device=tensor.device)
 
 
 def _is_view_of(x: Tensor, data: Tensor) -> bool:

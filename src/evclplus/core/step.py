@@ -16,8 +16,9 @@ from torch.nn.modules.conv import _ConvNd
 
 from evclplus.core.batches import Batch
 from evclplus.core.gaussian import MeanField
-from evclplus.core.layers import SMALLEST_VARIANCE, Loaded, LocalLayer, noise_like
+from evclplus.core.layers import SMALLEST_VARIANCE, Loaded, LocalLayer
 from evclplus.core.network import BayesianNetwork
+from evclplus.core.noise import fill_with_noise, noise_like
 from evclplus.errors import ConversionError
 
 FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
@@ -273,7 +274,7 @@ class _SampledLinear(torch.autograd.Function):
             # Only the products are made in low precision; activations stay as they are.
             room.moments.copy_(room.outputs)
         room.std.sqrt_()
-        room.noise.normal_(generator=generator)
+        fill_with_noise(room.noise, generator)
         output = torch.addcmul(room.mean, room.std, room.noise)
         room.noise.div_(room.std)
         ctx.pair, ctx.room, ctx.shape = pair, room, x.shape

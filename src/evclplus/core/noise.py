@@ -1,0 +1,48 @@
+"""Standard normal numbers, many at once on several cores.
+
+torch makes them one after another on one core, which for a convolution takes as long as the
+convolution. Many of them are therefore made in lanes that follow each from a seed of its own,
+and how many lanes there are depends on the amount alone: threads only share them out, so the
+numbers are the same on every machine.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import torch
+from torch import Tensor
+
+LANE = 2**17
+"""Numbers for which a lane of their own is worth the way to another thread."""
+
+MOST_LANES = 16
+
+
+def noise_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    empty = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return fill_with_noise(empty, generator)
+
+
+def fill_with_noise(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """In place, for a contiguous tensor."""
+    lanes = min(MOST_LANES, tensor.numel() // LANE)
+    if lanes < 2 or tensor.device.type != "cpu":
+        return tensor.normal_(generator=generator)
+    seeds = torch.randint(2**32, (lanes,), generator=generator).tolist()
+    work = list(zip(tensor.view(-1).tensor_split(lanes), seeds, strict=True))
+    threads = min(lanes, torch.get_num_threads())
+    others = [_pool().submit(_fill, work[first::threads]) for first in range(1, threads)]
+    _fill(work[::threads])
+    for other in others:
+        other.result()
+    return tensor
+
+
+def _fill(work: list[tuple[Tensor, int]]) -> None:
+    for part, seed in work:
+        part.normal_(generator=torch.Generator().manual_seed(seed))
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(MOST_LANES - 1, thread_name_prefix="noise")
