@@ -7,6 +7,7 @@ kept: call it again to go on. Writes results/ablation/table.md.
     python scripts/ablate.py permuted-mnist     # some of them
 """
 
+import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,16 @@ def with_the_function_term(method: str) -> Variation:
     return Variation(f"{method}-with-function-term", f"tuned {method} with it", runs)
 
 
+def asked() -> list[str]:
+    """The benchmarks named on the command line."""
+    parser = argparse.ArgumentParser(description="what each part of tuned EVCL+ is worth")
+    parser.add_argument("benchmarks", nargs="*", help="all that are tuned, if none is named")
+    names: list[str] = parser.parse_args().benchmarks
+    if unknown := set(names) - set(benchmarks()):
+        parser.error(f"not tuned: {', '.join(unknown)}; choose from {', '.join(benchmarks())}")
+    return names
+
+
 if __name__ == "__main__":
     vary(
         Path("results", "ablation"),
@@ -99,5 +110,5 @@ if __name__ == "__main__":
             *(with_the_function_term(name) for name in ("evcl", "ewc")),
         ],
         ["python", "scripts/ablate.py", *sys.argv[1:]],
-        sys.argv[1:],
+        asked(),
     )

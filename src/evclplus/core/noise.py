@@ -1,9 +1,8 @@
 """Standard normal numbers, many at once on several cores.
 
-torch makes them one after another on one core, which for a convolution takes as long as the
-convolution. Many of them are therefore made in lanes that follow each from a seed of its own,
-and how many lanes there are depends on the amount alone: threads only share them out, so the
-numbers are the same on every machine.
+torch makes them one after another on one core, and a convolution's outputs need millions. So many
+of them are made in lanes, each from a seed of its own. How many lanes there are depends on the
+amount alone and threads only share them out: any number of threads gives the same numbers.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +15,11 @@ LANE = 2**17
 """Numbers for which a lane of their own is worth the way to another thread."""
 
 MOST_LANES = 16
+"""And so the most threads that can help."""
 
 
 def noise_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """As many as the tensor has, in its shape and type and on its device."""
     empty = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     return fill_with_noise(empty, generator)
 

@@ -213,9 +213,8 @@ class LayerSink:
 
 
 class _Pair:
-    """A linear layer's means and variances as one tensor, so their gradients, and room for what
-    a step computes with them: a layer is called once per step, and asking for fresh memory
-    would cost as much as filling it."""
+    """A linear layer's means and variances as one tensor, so their gradients, and the rooms in
+    which a step computes with them."""
 
     def __init__(self, prefix: str, owner: LikelihoodGradient) -> None:
         weights, gradients = owner.weight_pairs, owner.gradient_pairs
@@ -232,7 +231,13 @@ class _Pair:
 
 
 class _Room:
-    """`inputs` for two tensors of the layer's input size, `outputs` of its output size."""
+    """Memory for one step of a layer with a given number of rows. A layer is called once per step,
+    and asking for fresh memory would cost as much as filling it.
+
+    `inputs` are x and x^2. `outputs` are the two moments of the pre-activations on the way forward
+    and their gradients on the way back; with products in low precision, `moments` is a copy in
+    full precision. `noise` stays for the way back.
+    """
 
     def __init__(self, weight: Tensor, full: torch.dtype, rows: int) -> None:
         _, out, into = weight.shape
@@ -298,7 +303,7 @@ class _SampledLinear(torch.autograd.Function):
 def _multiply(a: Tensor, b: Tensor, target: Tensor) -> None:
     """Put the product of a and b, which may be of a lower precision, into `target`."""
     if a.dtype == target.dtype:
-        # torch.matmul takes half as long again for batches with an `out`.
+        # torch.matmul was slower than these when given an `out`.
         (torch.bmm if a.dim() == 3 else torch.mm)(a, b, out=target)
     else:
         target.copy_(torch.matmul(a, b))
