@@ -5,30 +5,36 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from math import cos, pi
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from evclplus.config import Training
-from evclplus.core.batches import Criterion, batches_per_epoch, minibatches
+from evclplus.core.batches import Batch, Criterion, batches_per_epoch, minibatches
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
 from evclplus.core.step import LikelihoodGradient, Regulariser, Vectors, step_rates, update
+from evclplus.core.traced import TracedLikelihood, can_be_traced
 from evclplus.errors import TrainingError
 from evclplus.methods.base import Memory, Method
 from evclplus.progress import Progress
 
 logger = logging.getLogger("evclplus")
 
+P = ParamSpec("P")
+Result = TypeVar("Result")
 Update = Callable[..., None]
 
 WORK_THAT_EARNS_COMPILING = 1e8
 """A task's steps times weights above which compiling the update pays for itself within a few
 tasks. A count, not a measurement: the same settings must always take the same path."""
+
+STEPS_THAT_EARN_TRACING = 3000
+"""The same for compiling the likelihood's gradient: it saves a step about a millisecond."""
 
 COMPILED_FORMS = 64
 """How many forms of the update one process may compile. A form belongs to a method's equation, to
@@ -57,14 +63,15 @@ def fit(
     data = [examples.on(q.mean.device) for examples in data]
     vectors = Vectors(q, low_precision=training.precision == "bf16")
     at_mean = at_mean or len(q.log_std) == 0  # point values have no spread to learn
-    likelihood = LikelihoodGradient(network, vectors, at_mean)
     examples = q.mean.new_tensor(float(sum(map(len, data))))
     regulariser = None if method is None else method.in_tensors(q.mean).regulariser
     if regulariser is not None and not regulariser(q, memory, examples):
         regulariser = None  # nothing to add, so nothing to differentiate
     steps = training.epochs * batches_per_epoch(data, training.batch_size)
     rates = step_rates([learning_rate(training, step / steps) for step in range(steps)], q.mean)
-    move = _chosen_update(training, steps * len(q.mean))
+    compiler = Compiler()
+    move = compiler.update(training, steps * len(q.mean))
+    likelihood = compiler.likelihood(training, steps, network, vectors, at_mean, hold)
     step = 0
     progress.start(label, steps)
     for epoch in range(1, training.epochs + 1):
@@ -113,30 +120,65 @@ def learning_rate(training: Training, done: float) -> float:
     return training.learning_rate * factors[training.schedule]
 
 
-def _chosen_update(training: Training, work: float) -> Update:
-    """The update, compiled if that is asked for or earns its time back."""
-    if training.compile == "off" or (
-        training.compile == "auto" and work < WORK_THAT_EARNS_COMPILING
-    ):
-        return update
-    compiled = torch.compile(update, fullgraph=True, dynamic=True)
-    # Only a task's first step can meet a new form, and raising the limit takes time in each.
-    limit: Any = torch._dynamo.config.patch(recompile_limit=COMPILED_FORMS)
+class Compiler:
+    """Compiles what a task's training calls again and again, if that is asked for or earns its
+    time back. Where a compilation fails, everything goes on uncompiled and one line says so."""
 
-    def compiled_or_plain(*arguments: Any) -> None:
-        nonlocal compiled, limit
-        try:
+    def __init__(self) -> None:
+        self.works = True
+
+    def update(self, training: Training, work: float) -> Update:
+        if not _wanted(training, work >= WORK_THAT_EARNS_COMPILING):
+            return update
+        compiled = torch.compile(update, fullgraph=True, dynamic=True)
+        # Only a task's first step can meet a new form, and raising the limit takes time in each.
+        limit: Any = torch._dynamo.config.patch(recompile_limit=COMPILED_FORMS)
+
+        def within_limit(*arguments: Any) -> None:
+            nonlocal limit
             with limit:
                 compiled(*arguments)
             limit = nullcontext()
-        except Exception as error:  # whatever a machine's compiler can do wrong
-            if compiled is update:
-                raise
-            logger.warning("training goes on without torch.compile: %s", _in_one_line(error))
-            compiled = update
-            update(*arguments)
 
-    return compiled_or_plain
+        return self._while_it_works(within_limit, update)
+
+    def likelihood(
+        self,
+        training: Training,
+        steps: int,
+        network: BayesianNetwork,
+        vectors: Vectors,
+        at_mean: bool,
+        hold: Hold | None,
+    ) -> Callable[[Batch], dict[str, Tensor]]:
+        general = LikelihoodGradient(network, vectors, at_mean)
+        simple = hold is None and not vectors.low_precision and network.device.type == "cpu"
+        if (
+            not _wanted(training, steps >= STEPS_THAT_EARN_TRACING)
+            or not simple
+            or not can_be_traced(network)
+        ):
+            return general
+        return self._while_it_works(TracedLikelihood(network, vectors, at_mean), general)
+
+    def _while_it_works(
+        self, compiled: Callable[P, Result], plain: Callable[P, Result]
+    ) -> Callable[P, Result]:
+        def call(*arguments: P.args, **options: P.kwargs) -> Result:
+            if self.works:
+                try:
+                    return compiled(*arguments, **options)
+                except Exception as error:  # whatever a machine's compiler can do wrong
+                    self.works = False
+                    reason = _in_one_line(error)
+                    logger.warning("training goes on without torch.compile: %s", reason)
+            return plain(*arguments, **options)
+
+        return call
+
+
+def _wanted(training: Training, earns_its_time: bool) -> bool:
+    return training.compile == "on" or (training.compile == "auto" and earns_its_time)
 
 
 def _in_one_line(error: Exception) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import evclplus as ec
 from evclplus.config import Training
+from evclplus.core import traced
 from evclplus.core.batches import Batch, minibatches
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
@@ -245,10 +246,11 @@ def test_the_compiled_update_equals_the_plain_one(name: str) -> None:
 
 
 def test_without_a_compiler_training_goes_on_and_says_so(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real failing compiler: inductor is pointed at a program that does not exist."""
     torch._dynamo.reset()
+    monkeypatch.setattr(traced, "_graphs", {})
     no_compiler = {"cpp.cxx": ("no-such-compiler",), "fx_graph_cache": False}
     module, shape = MODULES["mlp"]
     network = BayesianNetwork(copy.deepcopy(module).double())
@@ -278,7 +280,7 @@ def test_without_a_compiler_training_goes_on_and_says_so(
 def test_one_compiled_update_serves_every_strength(caplog: pytest.LogCaptureFixture) -> None:
     """A table or a search changes the settings in one process, over and over."""
     torch._dynamo.reset()
-    module, shape = MODULES["mlp"]
+    module, shape = MODULES["frozen"]  # with the same numbers compiled and not
     network = BayesianNetwork(copy.deepcopy(module).double())
     q, batch = posterior(network), batch_for(network, shape)
     memory = Memory(MeanField(q.mean + 0.1, q.log_std, q.layout), torch.rand_like(q.mean))

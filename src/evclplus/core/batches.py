@@ -12,6 +12,7 @@ from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
+from evclplus.core.noise import Random
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Part = tuple[Examples, Tensor]
@@ -24,7 +25,7 @@ class Batch:
     and random generator that turn weights into a likelihood."""
 
     network: BayesianNetwork
-    generator: torch.Generator
+    generator: Random
     x: Tensor
     y: Tensor
     head: int

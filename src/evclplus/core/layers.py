@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from evclplus.core.noise import noise_like
+from evclplus.core.noise import Random, noise_like
 
 SMALLEST_VARIANCE = 1e-16
 """Below this the square root of a pre-activation's variance has no usable gradient."""
@@ -24,7 +24,7 @@ class Loaded:
 
     means: dict[str, Tensor]
     variances: dict[str, Tensor]
-    generator: torch.Generator | None = None
+    generator: Random | None = None
     sink: "Sink | None" = None
     calls: int = 0
     read: bool = False
@@ -146,7 +146,7 @@ def _is_view_of(x: Tensor, data: Tensor) -> bool:
     return same_memory and x.is_contiguous() and data.is_contiguous()
 
 
-def draw_weight(mean: Tensor, variance: Tensor | None, generator: torch.Generator | None) -> Tensor:
+def draw_weight(mean: Tensor, variance: Tensor | None, generator: Random | None) -> Tensor:
     if variance is None or generator is None:
         return mean
     return mean + variance.sqrt() * noise_like(mean, generator)

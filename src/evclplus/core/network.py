@@ -16,6 +16,7 @@ from torch.func import functional_call
 from evclplus.core.gaussian import Layout, MeanField
 from evclplus.core.heads import MultiHead
 from evclplus.core.layers import LOCAL_LAYERS, NOTHING, Loaded, LocalLayer, draw_weight
+from evclplus.core.noise import Random
 from evclplus.errors import ConversionError
 
 Predicate = Callable[[str], bool]
@@ -90,7 +91,7 @@ class BayesianNetwork:
         x: Tensor,
         head: int | Sequence[int] = 0,
         *,
-        generator: torch.Generator | None = None,
+        generator: Random | None = None,
         training: bool = False,
     ) -> Tensor:
         """The output under weights drawn from q; without a generator, under q's mean."""
@@ -104,7 +105,7 @@ class BayesianNetwork:
         variances: dict[str, Tensor],
         x: Tensor,
         head: int | Sequence[int] = 0,
-        generator: torch.Generator | None = None,
+        generator: Random | None = None,
         training: bool = False,
     ) -> Tensor:
         """The output under weights given by name, drawn if there is a generator."""
@@ -146,7 +147,7 @@ class BayesianNetwork:
         path: str,
         means: dict[str, Tensor],
         variances: dict[str, Tensor],
-        generator: torch.Generator | None,
+        generator: Random | None,
     ) -> Loaded:
         """What a layer needs of the named weights; frozen parameters keep their value."""
         prefix = f"{path}." if path else ""
@@ -162,7 +163,7 @@ class BayesianNetwork:
         self,
         means: dict[str, Tensor],
         variances: dict[str, Tensor],
-        generator: torch.Generator | None,
+        generator: Random | None,
     ) -> dict[str, Tensor]:
         """Sampled weights for all parameters outside local layers."""
         return {

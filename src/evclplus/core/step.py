@@ -18,7 +18,7 @@ from evclplus.core.batches import Batch
 from evclplus.core.gaussian import MeanField
 from evclplus.core.layers import SMALLEST_VARIANCE, Loaded, LocalLayer
 from evclplus.core.network import BayesianNetwork
-from evclplus.core.noise import fill_with_noise, noise_like
+from evclplus.core.noise import Random, fill_with_noise, noise_like
 from evclplus.errors import ConversionError
 
 FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
@@ -136,7 +136,7 @@ class LikelihoodGradient:
         batch: Batch,
         means: dict[str, Tensor],
         variances: dict[str, Tensor],
-        generator: torch.Generator | None,
+        generator: Random | None,
     ) -> Tensor | None:
         held = {} if batch.hold is None else batch.hold.weights
         if held:
@@ -263,9 +263,7 @@ class _SampledLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, anchor: Tensor, pair: _Pair, generator: torch.Generator
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, anchor: Tensor, pair: _Pair, generator: Random) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]) if x.dim() != 2 else x
         room = pair.room(len(rows))
         room.x.copy_(rows)

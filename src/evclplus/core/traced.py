@@ -1,0 +1,140 @@
+"""The likelihood's gradient as one compiled graph.
+
+`core/step.py` works for every network, but between two matrix products it runs Python and passes
+over the activations. Here the readable form, `Batch.terms` under autograd, is run once for each
+batch size while its operations are written down; the list is compiled and from then on run
+without any Python. What Python decides on the way would be decided once and for all, so only
+networks that are made of modules known to decide nothing are taken.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad_and_value
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from evclplus.core.batches import Batch
+from evclplus.core.heads import MultiHead
+from evclplus.core.layers import LOCAL_LAYERS
+from evclplus.core.network import BayesianNetwork
+from evclplus.core.noise import CountedNoise, new_seed
+from evclplus.core.step import Vectors
+
+KNOWN_MODULES: tuple[type[nn.Module], ...] = (
+    *LOCAL_LAYERS.values(),
+    *(nn.Sequential, nn.ModuleList, nn.Identity, nn.Flatten, nn.Unflatten),
+    *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Softplus),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+)
+"""They keep no state, draw no numbers and compute the same way whatever the numbers are."""
+
+Graph = Callable[..., tuple[Tensor, ...]]
+
+_graphs: dict[tuple[object, ...], Graph] = {}
+"""By all that a graph depends on. It takes its tensors as arguments, so that heads, tasks and
+networks of one kind share it."""
+
+
+def can_be_traced(network: BayesianNetwork) -> bool:
+    """Whether the network is made of known modules and learns all its weights."""
+    learned = {name for name, _ in network.skeleton.named_parameters()} == set(network.layout.names)
+    return learned and all(_is_known(module) for module in network.skeleton.modules())
+
+
+def _is_known(module: nn.Module) -> bool:
+    hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+    has_heads = isinstance(module, MultiHead) and type(module).forward is MultiHead.forward
+    return not hooked and (type(module) in KNOWN_MODULES or has_heads)
+
+
+def _description(module: nn.Module) -> tuple[object, ...]:
+    """All that a known module's way to compute depends on, but for its weights."""
+    options = {name: value for name, value in vars(module).items() if name[0] != "_"}
+    options = {name: value for name, value in options.items() if name not in ("training", "loaded")}
+    children = ((name, _description(child)) for name, child in module.named_children())
+    return type(module), repr(sorted(options.items())), *children
+
+
+class TracedLikelihood:
+    """The gradient of a minibatch's negative log-likelihood, left in `vectors`."""
+
+    def __init__(self, network: BayesianNetwork, vectors: Vectors, at_mean: bool) -> None:
+        self.network = network
+        self.vectors = vectors
+        self.at_mean = at_mean
+        self.head: int | None = None
+        self.graphs: dict[tuple[int, int], Graph] = {}
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        if batch.head != self.head:
+            self._turn_to(batch.head)
+        position = (batch.head, len(batch.x))
+        if position not in self.graphs:
+            self.graphs[position] = self._graph(batch)
+        assert isinstance(batch.generator, torch.Generator)
+        seed = new_seed(batch.generator)
+        nll, *gradients = self.graphs[position](batch.x, batch.y, seed, *self.weights)
+        for target, gradient, factor in zip(self.targets, gradients, self.factors, strict=True):
+            torch.mul(gradient, factor, out=target)
+        return {"nll": nll}
+
+    def _turn_to(self, head: int) -> None:
+        """Take up the weights that a batch of this head depends on; the others have no slope."""
+        layout, vectors = self.network.layout, self.vectors
+        self.head = head
+        vectors.gradients.zero_()
+        own = f"heads.{head}." if self.network.has_heads else ""
+
+        def used(vector: Tensor) -> dict[str, Tensor]:
+            named = layout.named(vector).items()
+            return {n: v for n, v in named if n.startswith(own) or not n.startswith("heads.")}
+
+        means, targets = used(vectors.mean), used(vectors.mean_gradient)
+        variances = {} if self.at_mean else used(vectors.variance)
+        spread_targets = {} if self.at_mean else used(vectors.spread_gradient)
+        self.mean_names, self.variance_names = list(means), list(variances)
+        self.weights = [*means.values(), *variances.values()]
+        self.targets = [*targets.values(), *spread_targets.values()]
+        # `Vectors` wants twice the slope of a variance.
+        self.factors = [1.0] * len(targets) + [2.0] * len(spread_targets)
+
+    def _graph(self, batch: Batch) -> Graph:
+        """Made and tried with a seed of its own, so that a failure leaves no trace."""
+        skeleton = self.network.skeleton
+        arguments = (batch.x, batch.y, new_seed(torch.Generator()), *self.weights)
+        parts = [skeleton]
+        if isinstance(skeleton, MultiHead):
+            parts = [skeleton.body, skeleton.heads[batch.head]]
+        key = (
+            *map(_description, parts),
+            *(name.replace(f"heads.{batch.head}.", "head.") for name in self.mean_names),
+            *(len(self.variance_names), batch.outputs, batch.criterion),
+            *((argument.shape, argument.stride(), argument.dtype) for argument in arguments),
+        )
+        if key not in _graphs:
+            graph = make_fx(self._readable(batch))(*arguments)
+            # A tensor that is not an argument would be another network's for whoever comes next.
+            assert not [node for node in graph.graph.nodes if node.op == "get_attr"]
+            compiled = torch.compile(graph, fullgraph=True, dynamic=False)
+            compiled(*arguments)
+            _graphs[key] = compiled
+        return _graphs[key]
+
+    def _readable(self, batch: Batch) -> Graph:
+        """The negative log-likelihood and its gradient, as autograd gives it."""
+
+        def gradient(x: Tensor, y: Tensor, seed: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+            def nll(*weights: Tensor) -> Tensor:
+                means = dict(zip(self.mean_names, weights, strict=False))
+                variances = dict(zip(self.variance_names, weights[len(means) :], strict=True))
+                noise = None if self.at_mean else CountedNoise(seed)
+                output = self.network.call(means, variances, x, batch.head, noise, training=True)
+                return replace(batch, x=x, y=y).terms_of(output)["nll"]
+
+            slopes, value = grad_and_value(nll, argnums=tuple(range(len(weights))))(*weights)
+            return value, *slopes
+
+        return gradient

@@ -1,0 +1,187 @@
+"""The compiled graph against the definition, and what may become one."""
+
+import copy
+import gc
+import weakref
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import evclplus as ec
+from evclplus.config import Training
+from evclplus.core import traced
+from evclplus.core.batches import Batch, minibatches
+from evclplus.core.examples import Examples
+from evclplus.core.gaussian import MeanField
+from evclplus.core.heads import MultiHead
+from evclplus.core.network import BayesianNetwork
+from evclplus.core.noise import CountedNoise, new_seed
+from evclplus.core.step import LikelihoodGradient, Vectors
+from evclplus.core.traced import TracedLikelihood, can_be_traced
+from evclplus.methods.base import Memory
+from evclplus.progress import Progress
+from evclplus.train import Compiler, fit
+from tests.core.test_step import (
+    CLASSES,
+    MODULES,
+    assert_same_gradients,
+    batch_for,
+    by_definition,
+    posterior,
+)
+
+TRACED = ("mlp", "in place", "no bias", "sequence", "conv", "circular conv")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_only_networks_of_known_modules_are_traced(name: str) -> None:
+    network = BayesianNetwork(copy.deepcopy(MODULES[name][0]))
+    assert can_be_traced(network) == (name in TRACED)
+
+
+def test_what_python_may_decide_is_not_traced() -> None:
+    class Own(MultiHead):
+        def forward(self, x: Tensor, head: object = 0) -> Tensor:
+            return super().forward(x, 0)
+
+    def network(module: nn.Module) -> BayesianNetwork:
+        return BayesianNetwork(module)
+
+    hooked, patched = nn.Linear(4, 3), nn.Linear(4, 3)
+    hooked.register_forward_hook(lambda *_: None)
+    vars(patched)["forward"] = lambda x: x
+    assert can_be_traced(network(MultiHead(nn.Linear(4, 5), [nn.Linear(5, 3)])))
+    for module in (
+        *(nn.Sequential(hooked), nn.Sequential(patched), Own(nn.Linear(4, 5), [nn.Linear(5, 3)])),
+        *(nn.Sequential(nn.Linear(4, 3), nn.Dropout()), nn.Sequential(nn.Linear(4, 3), nn.RReLU())),
+    ):
+        assert not can_be_traced(network(module)), module
+
+
+def same_noise(batch: Batch) -> Batch:
+    """The batch with the numbers that a graph draws for it."""
+    assert isinstance(batch.generator, torch.Generator)
+    return replace(batch, generator=CountedNoise(new_seed(batch.generator)))
+
+
+@pytest.mark.parametrize("at_mean", [False, True])
+@pytest.mark.parametrize("point", ["", "bias"])
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_the_graphs_gradient_equals_autograd(name: str, point: str, at_mean: bool) -> None:
+    module, shape = MODULES[name]
+    network = BayesianNetwork(
+        copy.deepcopy(module).double(), point=lambda n: bool(point) and point in n
+    )
+    q = posterior(network)
+    vectors = Vectors(q)
+    terms = TracedLikelihood(network, vectors, at_mean)(batch_for(network, shape))
+    expected = by_definition(q, same_noise(batch_for(network, shape)), at_mean)
+    assert torch.count_nonzero(expected[1]) > 0.5 * len(q.mean)
+    torch.testing.assert_close(terms["nll"], expected[0], rtol=1e-9, atol=0)
+    assert_same_gradients(vectors, expected)
+
+
+def test_with_the_same_numbers_graph_and_general_step_agree() -> None:
+    network = ec.networks.mlp(6, [20, 20], heads=[CLASSES, CLASSES])
+    q = posterior(BayesianNetwork(network))
+    found = []
+    for kind, noise in ((TracedLikelihood, lambda b: b), (LikelihoodGradient, same_noise)):
+        vectors = Vectors(q)
+        likelihood = kind(BayesianNetwork(network), vectors, False)
+        batch = batch_for(BayesianNetwork(network), (6,), head=1)
+        likelihood(noise(replace(batch, x=batch.x.float())))
+        found.append(vectors.gradients)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
+
+
+def two_heads() -> BayesianNetwork:
+    body = nn.Sequential(nn.Linear(4, 5), nn.Tanh())
+    return BayesianNetwork(MultiHead(body, [nn.Linear(5, CLASSES), nn.Linear(5, CLASSES)]).double())
+
+
+def test_heads_share_a_graph_and_no_gradient_stays_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graphs: dict[tuple[object, ...], traced.Graph] = {}
+    monkeypatch.setattr(traced, "_graphs", graphs)
+    network = two_heads()
+    q = posterior(network)
+    vectors = Vectors(q)
+    likelihood = TracedLikelihood(network, vectors, at_mean=False)
+    for head in (0, 1, 0):
+        likelihood(batch_for(network, (4,), head))
+        expected = by_definition(q, same_noise(batch_for(network, (4,), head)), at_mean=False)
+        assert_same_gradients(vectors, expected)
+    assert len(graphs) == 1
+
+
+def test_modules_that_compute_differently_do_not_share_a_graph() -> None:
+    def description(module: nn.Module) -> tuple[object, ...]:
+        return traced._description(BayesianNetwork(nn.Sequential(nn.Linear(2, 2), module)).skeleton)
+
+    modules = [
+        *(nn.ReLU(), nn.Tanh(), nn.LeakyReLU(0.1), nn.LeakyReLU(0.2), nn.GELU(), nn.GELU("tanh")),
+        *(nn.AvgPool2d(2), nn.AvgPool2d(2, ceil_mode=True), nn.Flatten(), nn.Flatten(2)),
+        *(nn.Linear(2, 2), nn.Conv1d(2, 2, 1), nn.Conv2d(2, 2, 1), nn.Conv1d(2, 2, 3)),
+        *(nn.Conv1d(2, 2, 3, padding=1), nn.Conv1d(2, 2, 3, padding=1, padding_mode="circular")),
+    ]
+    found = [description(module) for module in modules]
+    assert len(set(found)) == len(modules)
+    assert description(nn.ReLU()) == found[0]
+
+
+@pytest.mark.parametrize("method", [ec.EVCLPlus(lam=3.0, k=2.0), ec.EWC(lam=3.0)])
+def test_training_with_a_graph_equals_autograd_and_torch_adam(method: ec.Method) -> None:
+    module, shape = MODULES["mlp"]
+    network = BayesianNetwork(copy.deepcopy(module).double(), point=lambda _: method.is_point)
+    q, batch = posterior(network), batch_for(network, shape)
+    prior = MeanField(q.mean + 0.1, q.log_std - 0.05, q.layout)
+    memory = Memory(prior, torch.rand_like(q.mean), tasks=1)
+    data = [Examples(batch.x, batch.y, CLASSES)]
+    found = fit(
+        *(network, q, method, memory, data, Training(epochs=5, batch_size=3, compile="on")),
+        *(torch.Generator().manual_seed(5), "", Progress()),
+    )
+
+    leaves = q.clone()
+    moved = [v.requires_grad_() for v in (leaves.mean, leaves.log_std) if len(v)]
+    optimiser = torch.optim.Adam(moved)
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(5):
+        for batch in minibatches(network, data, 3, generator):
+            optimiser.zero_grad()
+            method.loss(leaves, memory, same_noise(batch)).total.backward()
+            optimiser.step()
+    torch.testing.assert_close(found.mean, leaves.mean.detach(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.log_std, leaves.log_std.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_which_runs_get_a_graph() -> None:
+    network = two_heads()
+    vectors = Vectors(network.initial(1.0))
+
+    def kind(steps: int, **settings: object) -> bool:
+        low = settings.get("precision") == "bf16"
+        chosen = Compiler().likelihood(
+            Training(**settings),
+            *(steps, network, Vectors(network.initial(1.0), low) if low else vectors, False, None),
+        )
+        return not isinstance(chosen, LikelihoodGradient)
+
+    assert kind(1, compile="on")
+    assert kind(10_000)
+    assert not kind(100)
+    assert not kind(10_000, compile="off")
+    assert not kind(10_000, precision="bf16")
+
+
+def test_a_graph_keeps_no_network_alive() -> None:
+    network = two_heads()
+    vectors = Vectors(posterior(network))
+    TracedLikelihood(network, vectors, at_mean=False)(batch_for(network, (4,)))
+    seen = weakref.ref(network), weakref.ref(vectors)
+    del network, vectors
+    gc.collect()
+    assert [one() for one in seen] == [None, None]
