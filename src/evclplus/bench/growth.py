@@ -1,8 +1,8 @@
 """How the time of a training step grows: with parameters, batch size, tasks learned and examples.
 
 A step is EVCL+'s on the task after those it has learned: the gradient of the likelihood, then the
-compiled update. Its minibatches are ready, as are the plain step's, except where the number of
-examples grows: there drawing them is part of the step, for that is what could grow.
+update, both compiled. Its minibatches are ready, as are the plain step's, except where the number
+of examples grows: there drawing them is part of the step, for that is what could grow.
 """
 
 from collections.abc import Iterator, Sequence

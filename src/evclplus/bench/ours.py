@@ -13,7 +13,8 @@ from evclplus.benchmarks import Stream, tasks
 from evclplus.config import Training
 from evclplus.core.batches import Batch, minibatches
 from evclplus.core.examples import Examples
-from evclplus.core.step import LikelihoodGradient, Vectors, step_rates, update
+from evclplus.core.step import Vectors, step_rates, update
+from evclplus.core.traced import TracedLikelihood
 from evclplus.learner import Learner
 from evclplus.methods.base import Method
 from evclplus.progress import Progress
@@ -83,13 +84,14 @@ def compiled_update() -> Update:
 
 
 class NextTask:
-    """The training of one more task, taken apart: the two halves of a step can be called alone."""
+    """The training of one more task, taken apart: the two halves of a step can be called alone.
+    Both are compiled."""
 
     def __init__(self, learner: Learner, examples: Examples, update: Update) -> None:
         self.learner = learner
         self.data = [examples.gathered()]
         self.vectors = Vectors(learner.q)
-        self.likelihood = LikelihoodGradient(learner.network, self.vectors, at_mean=False)
+        self.likelihood = TracedLikelihood(learner.network, self.vectors, at_mean=False)
         self.draws = torch.Generator().manual_seed(0)
         self._update = update
         self._regulariser = learner.method.in_tensors(learner.q.mean).regulariser
