@@ -16,6 +16,7 @@ from evclplus.core.batches import Batch, minibatches
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead
+from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
 from evclplus.core.noise import CountedNoise, new_seed
 from evclplus.core.step import LikelihoodGradient, Vectors
@@ -101,6 +102,26 @@ def two_heads() -> BayesianNetwork:
     return BayesianNetwork(MultiHead(body, [nn.Linear(5, CLASSES), nn.Linear(5, CLASSES)]).double())
 
 
+@pytest.mark.parametrize("at_mean", [False, True])
+def test_the_graphs_gradient_with_held_heads_equals_autograd(at_mean: bool) -> None:
+    body = nn.Sequential(nn.Linear(4, 5), nn.Tanh())
+    heads = [nn.Linear(5, 2), nn.Linear(5, 2), nn.Linear(5, 3)]
+    network = BayesianNetwork(MultiHead(body, heads).double())
+    q = posterior(network)
+    vectors = Vectors(q)
+    likelihood = TracedLikelihood(network, vectors, at_mean)
+    for shift in (0.3, 0.4):  # the second time the graph is there already
+        previous = MeanField(q.mean + shift * torch.sin(q.mean * 99), q.log_std, q.layout)
+        hold = Hold(network.copy(), previous, (0, 1), 0.7)
+        terms = likelihood(replace(batch_for(network, (4,), head=2), hold=hold))
+        batch = same_noise(replace(batch_for(network, (4,), head=2), hold=hold))
+        expected = by_definition(q, batch, at_mean)
+        assert list(terms) == ["nll", "function"]
+        assert terms["function"] > 0.01
+        torch.testing.assert_close(sum(terms.values()), expected[0], rtol=1e-9, atol=0)
+        assert_same_gradients(vectors, expected)
+
+
 def test_heads_share_a_graph_and_no_gradient_stays_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -166,7 +187,7 @@ def test_which_runs_get_a_graph() -> None:
         low = settings.get("precision") == "bf16"
         chosen = Compiler().likelihood(
             Training(**settings),
-            *(steps, network, Vectors(network.initial(1.0), low) if low else vectors, False, None),
+            *(steps, network, Vectors(network.initial(1.0), low) if low else vectors, False),
         )
         return not isinstance(chosen, LikelihoodGradient)
 

@@ -75,11 +75,16 @@ class TracedLikelihood:
         if position not in self.graphs:
             self.graphs[position] = self._graph(batch)
         assert isinstance(batch.generator, torch.Generator)
-        seed = new_seed(batch.generator)
-        nll, *gradients = self.graphs[position](batch.x, batch.y, seed, *self.weights)
+        found = self.graphs[position](*self._arguments(batch, batch.generator))
+        terms, gradients = found[: -len(self.targets)], found[-len(self.targets) :]
         for target, gradient, factor in zip(self.targets, gradients, self.factors, strict=True):
             torch.mul(gradient, factor, out=target)
-        return {"nll": nll}
+        return dict(zip(("nll", "function"), terms, strict=False))
+
+    def _arguments(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """All tensors that a graph reads; without a hold there is nothing to hold to."""
+        previous = batch.x[:0] if batch.hold is None else batch.hold.previous.mean
+        return batch.x, batch.y, new_seed(generator), previous, *self.weights
 
     def _turn_to(self, head: int) -> None:
         """Take up the weights that a batch of this head depends on; the others have no slope."""
@@ -103,15 +108,17 @@ class TracedLikelihood:
 
     def _graph(self, batch: Batch) -> Graph:
         """Made and tried with a seed of its own, so that a failure leaves no trace."""
-        skeleton = self.network.skeleton
-        arguments = (batch.x, batch.y, new_seed(torch.Generator()), *self.weights)
+        skeleton, hold = self.network.skeleton, batch.hold
+        arguments = self._arguments(batch, torch.Generator())
         parts = [skeleton]
         if isinstance(skeleton, MultiHead):
-            parts = [skeleton.body, skeleton.heads[batch.head]]
+            heads = (batch.head, *(hold.heads if hold else ()))
+            parts = [skeleton.body, *(skeleton.heads[head] for head in heads)]
         key = (
             *map(_description, parts),
             *(name.replace(f"heads.{batch.head}.", "head.") for name in self.mean_names),
             *(len(self.variance_names), batch.outputs, batch.criterion),
+            *((hold.heads, hold.lam_function, hold.previous.layout) if hold else ()),
             *((argument.shape, argument.stride(), argument.dtype) for argument in arguments),
         )
         if key not in _graphs:
@@ -124,17 +131,28 @@ class TracedLikelihood:
         return _graphs[key]
 
     def _readable(self, batch: Batch) -> Graph:
-        """The negative log-likelihood and its gradient, as autograd gives it."""
+        """The terms of the batch and the gradient of their sum, as autograd gives it."""
 
-        def gradient(x: Tensor, y: Tensor, seed: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
-            def nll(*weights: Tensor) -> Tensor:
+        def gradient(
+            x: Tensor, y: Tensor, seed: Tensor, previous: Tensor, *weights: Tensor
+        ) -> tuple[Tensor, ...]:
+            hold = batch.hold
+            if hold is not None:
+                hold = replace(hold, previous=replace(hold.previous, mean=previous))
+            same = replace(batch, x=x, y=y, hold=hold)
+
+            def total(*weights: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
                 means = dict(zip(self.mean_names, weights, strict=False))
                 variances = dict(zip(self.variance_names, weights[len(means) :], strict=True))
+                if hold is not None:
+                    means |= hold.weights
                 noise = None if self.at_mean else CountedNoise(seed)
-                output = self.network.call(means, variances, x, batch.head, noise, training=True)
-                return replace(batch, x=x, y=y).terms_of(output)["nll"]
+                output = self.network.call(means, variances, x, same.heads, noise, training=True)
+                terms = tuple(same.terms_of(output).values())
+                return torch.stack(terms).sum(), terms
 
-            slopes, value = grad_and_value(nll, argnums=tuple(range(len(weights))))(*weights)
-            return value, *slopes
+            every = tuple(range(len(weights)))
+            slopes, (_, terms) = grad_and_value(total, argnums=every, has_aux=True)(*weights)
+            return *terms, *slopes
 
         return gradient
