@@ -61,7 +61,9 @@ class Training(Settings):
         None, gt=0, description="largest norm of the gradient; none: no clipping"
     )
     compile: Literal["auto", "on", "off"] = Field(
-        "auto", description="torch.compile for the update; auto: when a task is long enough"
+        "auto",
+        description="torch.compile for a training step; auto: the parts for which a task is long "
+        "enough. The compiled step draws other random numbers",
     )
     device: str | None = Field(
         None, description="cpu, cuda, cuda:1, mps, ...; none: where the network's weights are"

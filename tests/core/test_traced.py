@@ -30,6 +30,7 @@ from tests.core.test_step import (
     assert_same_gradients,
     batch_for,
     by_definition,
+    compiled_graphs,
     posterior,
 )
 
@@ -97,6 +98,40 @@ def test_with_the_same_numbers_graph_and_general_step_agree() -> None:
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
 
 
+ANY_SIZE: list[nn.Module] = [
+    nn.Sequential(nn.Conv1d(2, 3, 3), nn.MaxPool1d(2), nn.AvgPool1d(2), nn.AdaptiveAvgPool1d(1)),
+    nn.Sequential(nn.Unflatten(2, (5, 3)), nn.Conv2d(2, 3, 2), nn.MaxPool2d(2), nn.ELU()),
+    nn.Sequential(nn.Unflatten(2, (5, 3)), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(2), nn.SiLU()),
+    nn.Sequential(
+        *(nn.Unflatten(2, (5, 3, 1)), nn.Conv3d(2, 3, 1), nn.MaxPool3d((2, 2, 1)), nn.GELU()),
+        *(nn.AvgPool3d(1), nn.AdaptiveAvgPool3d(1), nn.Softplus(), nn.Sigmoid(), nn.LeakyReLU()),
+    ),
+    nn.Sequential(nn.Identity(), nn.Linear(15, 4), nn.ReLU(), nn.Linear(4, 7), nn.Tanh()),
+]
+"""With their sizes, 2, 3, 4 and 7 among them, as batch sizes below."""
+
+
+@pytest.mark.parametrize("body", ANY_SIZE)
+def test_one_graph_serves_batches_of_any_size(body: nn.Module) -> None:
+    features = body(torch.zeros(1, 2, 15)).flatten(1).shape[1]
+    head = nn.Linear(features, CLASSES)
+    module = nn.Sequential(copy.deepcopy(body), nn.Flatten(), head).double()
+    network = BayesianNetwork(module)
+    assert can_be_traced(network)
+    q = posterior(network)
+    vectors = Vectors(q)
+    likelihood = TracedLikelihood(network, vectors, at_mean=False)
+    before = 0
+    for size in (6, 2, 3, 4, 7, 15, 40):
+        x, y = torch.randn(size, 2, 15).double(), torch.arange(size) % CLASSES
+        batch = replace(batch_for(network, (2, 15)), x=x, y=y)
+        expected = by_definition(q, same_noise(batch), at_mean=False)
+        likelihood(replace(batch, generator=batch_for(network, (2, 15)).generator))
+        assert_same_gradients(vectors, expected)
+        before = before or compiled_graphs()
+    assert compiled_graphs() == before, "the first graph was for all of them"
+
+
 def two_heads() -> BayesianNetwork:
     body = nn.Sequential(nn.Linear(4, 5), nn.Tanh())
     return BayesianNetwork(MultiHead(body, [nn.Linear(5, CLASSES), nn.Linear(5, CLASSES)]).double())
@@ -113,13 +148,15 @@ def test_the_graphs_gradient_with_held_heads_equals_autograd(at_mean: bool) -> N
     for shift in (0.3, 0.4):  # the second time the graph is there already
         previous = MeanField(q.mean + shift * torch.sin(q.mean * 99), q.log_std, q.layout)
         hold = Hold(network.copy(), previous, (0, 1), 0.7)
-        terms = likelihood(replace(batch_for(network, (4,), head=2), hold=hold))
-        batch = same_noise(replace(batch_for(network, (4,), head=2), hold=hold))
-        expected = by_definition(q, batch, at_mean)
-        assert list(terms) == ["nll", "function"]
-        assert terms["function"] > 0.01
-        torch.testing.assert_close(sum(terms.values()), expected[0], rtol=1e-9, atol=0)
-        assert_same_gradients(vectors, expected)
+        for size in (6, 3, 1):
+            first, again = (replace(batch_for(network, (4,), head=2), hold=hold) for _ in range(2))
+            terms = likelihood(replace(first, x=first.x[:size], y=first.y[:size]))
+            batch = same_noise(replace(again, x=again.x[:size], y=again.y[:size]))
+            expected = by_definition(q, batch, at_mean)
+            assert list(terms) == ["nll", "function"]
+            assert terms["function"] > 0.01
+            torch.testing.assert_close(sum(terms.values()), expected[0], rtol=1e-9, atol=0)
+            assert_same_gradients(vectors, expected)
 
 
 def test_heads_share_a_graph_and_no_gradient_stays_behind(
@@ -177,6 +214,39 @@ def test_training_with_a_graph_equals_autograd_and_torch_adam(method: ec.Method)
             optimiser.step()
     torch.testing.assert_close(found.mean, leaves.mean.detach(), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(found.log_std, leaves.log_std.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_graph_that_is_not_the_definition_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A compiler that computes something else: it divides by noise instead of multiplying."""
+
+    def wrongly(function: object, **_: object) -> object:
+        if isinstance(function, torch.fx.GraphModule):
+            for node in function.graph.nodes:
+                if node.target is torch.ops.aten.addcmul.default:
+                    node.target = torch.ops.aten.addcdiv.default
+            function.recompile()
+        return function
+
+    network = two_heads()
+    q, batch = posterior(network), batch_for(network, (4,))
+
+    def trained(compile: str) -> MeanField:
+        return fit(
+            *(network, q, None, Memory(q.clone()), [Examples(batch.x, batch.y, CLASSES)]),
+            Training(epochs=2, batch_size=3, compile=compile),
+            *(torch.Generator().manual_seed(5), "", Progress()),
+        )
+
+    monkeypatch.setattr(traced, "_graphs", {})
+    monkeypatch.setattr(torch, "compile", wrongly)
+    with caplog.at_level("WARNING", logger="evclplus"):
+        found = trained("on")
+    monkeypatch.undo()
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "evclplus"]
+    assert line.endswith("the compiled gradient is not that of the definition")
+    assert torch.equal(found.mean, trained("off").mean)
 
 
 def test_which_runs_get_a_graph() -> None:

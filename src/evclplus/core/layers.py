@@ -112,7 +112,11 @@ class LocalLayer(nn.Module, ABC):
 
 class LocalLinear(LocalLayer, nn.Linear):
     def operation(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return F.linear(x, weight, bias)
+        if x.dim() == 2:
+            return F.linear(x, weight, bias)
+        # F.linear makes rows of them too, but with sizes that a trace would take for constants.
+        rows = F.linear(x.reshape(-1, x.shape[-1]), weight, bias)
+        return rows.view(*x.shape[:-1], -1)
 
 
 class LocalConvolution(LocalLayer):

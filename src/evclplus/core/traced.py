@@ -1,14 +1,15 @@
 """The likelihood's gradient as one compiled graph.
 
 `core/step.py` works for every network, but between two matrix products it runs Python and passes
-over the activations. Here the readable form, `Batch.terms` under autograd, is run once for each
-batch size while its operations are written down; the list is compiled and from then on run
+over the activations. Here the readable form, `Batch.terms` under autograd, is run once while its
+operations are written down; the list is compiled for batches of any size and from then on run
 without any Python. What Python decides on the way would be decided once and for all, so only
 networks that are made of modules known to decide nothing are taken.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from evclplus.core.layers import LOCAL_LAYERS
 from evclplus.core.network import BayesianNetwork
 from evclplus.core.noise import CountedNoise, new_seed
 from evclplus.core.step import Vectors
+from evclplus.errors import TrainingError
 
 KNOWN_MODULES: tuple[type[nn.Module], ...] = (
     *LOCAL_LAYERS.values(),
@@ -66,16 +68,15 @@ class TracedLikelihood:
         self.vectors = vectors
         self.at_mean = at_mean
         self.head: int | None = None
-        self.graphs: dict[tuple[int, int], Graph] = {}
+        self.graphs: dict[int, Graph] = {}
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         if batch.head != self.head:
             self._turn_to(batch.head)
-        position = (batch.head, len(batch.x))
-        if position not in self.graphs:
-            self.graphs[position] = self._graph(batch)
+        if batch.head not in self.graphs:
+            self.graphs[batch.head] = self._graph(batch)
         assert isinstance(batch.generator, torch.Generator)
-        found = self.graphs[position](*self._arguments(batch, batch.generator))
+        found = self.graphs[batch.head](*self._arguments(batch, batch.generator))
         terms, gradients = found[: -len(self.targets)], found[-len(self.targets) :]
         for target, gradient, factor in zip(self.targets, gradients, self.factors, strict=True):
             torch.mul(gradient, factor, out=target)
@@ -107,9 +108,7 @@ class TracedLikelihood:
         self.factors = [1.0] * len(targets) + [2.0] * len(spread_targets)
 
     def _graph(self, batch: Batch) -> Graph:
-        """Made and tried with a seed of its own, so that a failure leaves no trace."""
         skeleton, hold = self.network.skeleton, batch.hold
-        arguments = self._arguments(batch, torch.Generator())
         parts = [skeleton]
         if isinstance(skeleton, MultiHead):
             heads = (batch.head, *(hold.heads if hold else ()))
@@ -119,16 +118,37 @@ class TracedLikelihood:
             *(name.replace(f"heads.{batch.head}.", "head.") for name in self.mean_names),
             *(len(self.variance_names), batch.outputs, batch.criterion),
             *((hold.heads, hold.lam_function, hold.previous.layout) if hold else ()),
-            *((argument.shape, argument.stride(), argument.dtype) for argument in arguments),
+            *((examples.shape[1:], examples.dtype) for examples in (batch.x, batch.y)),
+            *((weight.shape, weight.dtype) for weight in self.weights),
         )
         if key not in _graphs:
-            graph = make_fx(self._readable(batch))(*arguments)
-            # A tensor that is not an argument would be another network's for whoever comes next.
-            assert not [node for node in graph.graph.nodes if node.op == "get_attr"]
-            compiled = torch.compile(graph, fullgraph=True, dynamic=False)
-            compiled(*arguments)
-            _graphs[key] = compiled
+            _graphs[key] = self._compiled(batch)
         return _graphs[key]
+
+    def _compiled(self, batch: Batch) -> Graph:
+        """Compiled and tried with copies of the batch and seeds of its own, so that a failure
+        leaves no trace."""
+        generator = torch.Generator()
+        x, y, *others = self._arguments(batch, generator)
+        # Tracing takes sizes that are equal for the same size, so the batch needs one of its own.
+        taken = {size for part in (x[0], y[0], *others) for size in part.shape}
+        chosen = torch.arange(next(size for size in count(2) if size not in taken)) % len(x)
+        few = replace(batch, x=x[chosen], y=y[chosen])
+        readable, arguments = self._readable(few), self._arguments(few, generator)
+        graph = make_fx(readable, tracing_mode="symbolic")(*arguments)
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+        # A tensor that is not an argument would be another network's for whoever comes next.
+        assert not [node for node in graph.graph.nodes if node.op == "get_attr"]
+        compiled: Graph = torch.compile(graph, fullgraph=True)
+        as_it_is = replace(batch, x=x.clone(), y=y.clone())
+        for examples in (as_it_is.x, as_it_is.y):
+            torch._dynamo.mark_dynamic(examples, 0)
+        compiled(*self._arguments(as_it_is, generator))
+        for found, expected in zip(compiled(*arguments), readable(*arguments), strict=True):
+            if (found - expected).abs().max() > 1e-3 * expected.abs().max() + 1e-6:
+                raise TrainingError("the compiled gradient is not that of the definition")
+        return compiled
 
     def _readable(self, batch: Batch) -> Graph:
         """The terms of the batch and the gradient of their sum, as autograd gives it."""
