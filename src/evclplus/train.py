@@ -71,7 +71,7 @@ def fit(
     rates = step_rates([learning_rate(training, step / steps) for step in range(steps)], q.mean)
     compiler = Compiler()
     move = compiler.update(training, steps * len(q.mean))
-    likelihood = compiler.likelihood(training, steps, network, vectors, at_mean)
+    likelihood = compiler.likelihood(training, steps, network, vectors, at_mean, hold)
     step = 0
     progress.start(label, steps)
     for epoch in range(1, training.epochs + 1):
@@ -149,11 +149,13 @@ class Compiler:
         network: BayesianNetwork,
         vectors: Vectors,
         at_mean: bool,
+        hold: Hold | None,
     ) -> Callable[[Batch], dict[str, Tensor]]:
         general = LikelihoodGradient(network, vectors, at_mean)
         usual = not vectors.low_precision and network.device.type == "cpu"
-        wanted = _wanted(training, steps >= STEPS_THAT_EARN_TRACING)
-        if not (usual and wanted and can_be_traced(network)):
+        # Each task holds one head more, and so has a graph that no other task can use.
+        earns_its_time = hold is None and steps >= STEPS_THAT_EARN_TRACING
+        if not (usual and _wanted(training, earns_its_time) and can_be_traced(network)):
             return general
         return self._while_it_works(TracedLikelihood(network, vectors, at_mean), general)
 

@@ -251,21 +251,22 @@ def test_a_graph_that_is_not_the_definition_is_found_out(
 
 def test_which_runs_get_a_graph() -> None:
     network = two_heads()
-    vectors = Vectors(network.initial(1.0))
+    q = network.initial(1.0)
 
-    def kind(steps: int, **settings: object) -> bool:
-        low = settings.get("precision") == "bf16"
-        chosen = Compiler().likelihood(
-            Training(**settings),
-            *(steps, network, Vectors(network.initial(1.0), low) if low else vectors, False),
-        )
+    def has_graph(steps: int, hold: Hold | None = None, **settings: object) -> bool:
+        training = Training(**settings)
+        vectors = Vectors(q, low_precision=training.precision == "bf16")
+        chosen = Compiler().likelihood(training, steps, network, vectors, False, hold)
         return not isinstance(chosen, LikelihoodGradient)
 
-    assert kind(1, compile="on")
-    assert kind(10_000)
-    assert not kind(100)
-    assert not kind(10_000, compile="off")
-    assert not kind(10_000, precision="bf16")
+    hold = Hold(network.copy(), q, (0,), 1.0)
+    assert has_graph(1, compile="on")
+    assert has_graph(1, compile="on", hold=hold)
+    assert has_graph(10_000)
+    assert not has_graph(100)
+    assert not has_graph(10_000, compile="off")
+    assert not has_graph(10_000, precision="bf16")
+    assert not has_graph(10_000, hold=hold)
 
 
 def test_a_graph_keeps_no_network_alive() -> None:
