@@ -7,13 +7,15 @@ without any Python. What Python decides on the way would be decided once and for
 networks that are made of modules known to decide nothing are taken.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from evclplus.core.batches import Batch
@@ -33,11 +35,56 @@ KNOWN_MODULES: tuple[type[nn.Module], ...] = (
 )
 """They keep no state, draw no numbers and compute the same way whatever the numbers are."""
 
-Graph = Callable[..., tuple[Tensor, ...]]
+Gradient = Callable[..., tuple[Tensor, ...]]
+"""The terms of a batch and the slopes of their sum, from `TracedLikelihood._arguments`."""
+
+
+class Graph:
+    """A traced gradient, compiled. The last product of a linear layer's slope is left out of it
+    and made straight into the flat vectors."""
+
+    def __init__(self, traced: GraphModule, terms: int) -> None:
+        self.terms = terms
+        self.is_product = _leave_out_products(traced, terms)
+        self.compiled: Gradient = torch.compile(traced, fullgraph=True)
+
+    def __call__(
+        self, arguments: Sequence[Tensor], targets: Sequence[Tensor], factors: Sequence[float]
+    ) -> tuple[Tensor, ...]:
+        """The terms; the slopes times `factors` are put into `targets`."""
+        found = self.compiled(*arguments)
+        rest = iter(found[self.terms :])
+        for target, factor, is_product in zip(targets, factors, self.is_product, strict=True):
+            if is_product:
+                left, right = next(rest), next(rest)
+                torch.addmm(target, left.t(), right, beta=0, alpha=factor, out=target)
+            else:
+                torch.mul(next(rest), factor, out=target)
+        return found[: self.terms]
+
 
 _graphs: dict[tuple[object, ...], Graph] = {}
 """By all that a graph depends on. It takes its tensors as arguments, so that heads, tasks and
 networks of one kind share it."""
+
+
+def _leave_out_products(traced: GraphModule, terms: int) -> list[bool]:
+    """Let the graph return g and x instead of a slope g'x. Which slopes these are."""
+    transposed, product = torch.ops.aten.t.default, torch.ops.aten.mm.default
+    output = traced.graph.output_node()
+    every: Any = output.args[0]
+    results, found = list(every[:terms]), []
+    for slope in every[terms:]:
+        node = slope
+        while node.target is transposed and node.args[0].target is transposed:
+            node = node.args[0].args[0]
+        left = node.args[0] if node.target is product else node
+        found.append(left is not node and left.target is transposed)
+        results += [left.args[0], node.args[1]] if found[-1] else [slope]
+    output.args = (tuple(results),)
+    traced.graph.eliminate_dead_code()
+    traced.recompile()
+    return found
 
 
 def can_be_traced(network: BayesianNetwork) -> bool:
@@ -76,10 +123,8 @@ class TracedLikelihood:
         if batch.head not in self.graphs:
             self.graphs[batch.head] = self._graph(batch)
         assert isinstance(batch.generator, torch.Generator)
-        found = self.graphs[batch.head](*self._arguments(batch, batch.generator))
-        terms, gradients = found[: -len(self.targets)], found[-len(self.targets) :]
-        for target, gradient, factor in zip(self.targets, gradients, self.factors, strict=True):
-            torch.mul(gradient, factor, out=target)
+        arguments = self._arguments(batch, batch.generator)
+        terms = self.graphs[batch.head](arguments, self.targets, self.factors)
         return dict(zip(("nll", "function"), terms, strict=False))
 
     def _arguments(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -135,22 +180,22 @@ class TracedLikelihood:
         chosen = torch.arange(next(size for size in count(2) if size not in taken)) % len(x)
         few = replace(batch, x=x[chosen], y=y[chosen])
         readable, arguments = self._readable(few), self._arguments(few, generator)
-        graph = make_fx(readable, tracing_mode="symbolic")(*arguments)
-        graph.graph.eliminate_dead_code()
-        graph.recompile()
+        traced = make_fx(readable, tracing_mode="symbolic")(*arguments)
+        graph = Graph(traced, terms=1 if batch.hold is None else 2)
         # A tensor that is not an argument would be another network's for whoever comes next.
-        assert not [node for node in graph.graph.nodes if node.op == "get_attr"]
-        compiled: Graph = torch.compile(graph, fullgraph=True)
+        assert not [node for node in traced.graph.nodes if node.op == "get_attr"]
         as_it_is = replace(batch, x=x.clone(), y=y.clone())
         for examples in (as_it_is.x, as_it_is.y):
             torch._dynamo.mark_dynamic(examples, 0)
-        compiled(*self._arguments(as_it_is, generator))
-        for found, expected in zip(compiled(*arguments), readable(*arguments), strict=True):
+        targets, ones = [torch.empty_like(t) for t in self.targets], [1.0] * len(self.targets)
+        graph(self._arguments(as_it_is, generator), targets, ones)
+        terms = graph(arguments, targets, ones)
+        for found, expected in zip((*terms, *targets), readable(*arguments), strict=True):
             if (found - expected).abs().max() > 1e-3 * expected.abs().max() + 1e-6:
                 raise TrainingError("the compiled gradient is not that of the definition")
-        return compiled
+        return graph
 
-    def _readable(self, batch: Batch) -> Graph:
+    def _readable(self, batch: Batch) -> Gradient:
         """The terms of the batch and the gradient of their sum, as autograd gives it."""
 
         def gradient(
