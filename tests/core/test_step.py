@@ -90,6 +90,12 @@ MODULES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 }
 
 
+def converted(name: str, point: str = "") -> BayesianNetwork:
+    """One of the modules in float64; parameters with `point` in their names are point values."""
+    module = copy.deepcopy(MODULES[name][0]).double()
+    return BayesianNetwork(module, point=lambda n: bool(point) and point in n)
+
+
 def posterior(network: BayesianNetwork) -> MeanField:
     q = network.initial(1.0)
     spread = torch.rand(q.log_std.shape, generator=torch.Generator().manual_seed(3)) - 2.0
@@ -127,10 +133,7 @@ def assert_same_gradients(vectors: Vectors, expected: tuple[Tensor, Tensor, Tens
 @pytest.mark.parametrize("point", ["", "bias", "0."])
 @pytest.mark.parametrize("name", MODULES)
 def test_likelihood_gradient_equals_autograd(name: str, point: str, at_mean: bool) -> None:
-    module, shape = MODULES[name]
-    network = BayesianNetwork(
-        copy.deepcopy(module).double(), point=lambda n: bool(point) and point in n
-    )
+    network, shape = converted(name, point), MODULES[name][1]
     q = posterior(network)
     vectors = Vectors(q)
     terms = LikelihoodGradient(network, vectors, at_mean)(batch_for(network, shape))

@@ -31,6 +31,7 @@ from tests.core.test_step import (
     batch_for,
     by_definition,
     compiled_graphs,
+    converted,
     posterior,
 )
 
@@ -48,18 +49,15 @@ def test_what_python_may_decide_is_not_traced() -> None:
         def forward(self, x: Tensor, head: object = 0) -> Tensor:
             return super().forward(x, 0)
 
-    def network(module: nn.Module) -> BayesianNetwork:
-        return BayesianNetwork(module)
-
     hooked, patched = nn.Linear(4, 3), nn.Linear(4, 3)
     hooked.register_forward_hook(lambda *_: None)
     vars(patched)["forward"] = lambda x: x
-    assert can_be_traced(network(MultiHead(nn.Linear(4, 5), [nn.Linear(5, 3)])))
+    assert can_be_traced(BayesianNetwork(MultiHead(nn.Linear(4, 5), [nn.Linear(5, 3)])))
     for module in (
         *(nn.Sequential(hooked), nn.Sequential(patched), Own(nn.Linear(4, 5), [nn.Linear(5, 3)])),
         *(nn.Sequential(nn.Linear(4, 3), nn.Dropout()), nn.Sequential(nn.Linear(4, 3), nn.RReLU())),
     ):
-        assert not can_be_traced(network(module)), module
+        assert not can_be_traced(BayesianNetwork(module)), module
 
 
 def same_noise(batch: Batch) -> Batch:
@@ -72,10 +70,7 @@ def same_noise(batch: Batch) -> Batch:
 @pytest.mark.parametrize("point", ["", "bias"])
 @pytest.mark.parametrize("name", ["mlp", "conv"])
 def test_the_graphs_gradient_equals_autograd(name: str, point: str, at_mean: bool) -> None:
-    module, shape = MODULES[name]
-    network = BayesianNetwork(
-        copy.deepcopy(module).double(), point=lambda n: bool(point) and point in n
-    )
+    network, shape = converted(name, point), MODULES[name][1]
     q = posterior(network)
     vectors = Vectors(q)
     terms = TracedLikelihood(network, vectors, at_mean)(batch_for(network, shape))
