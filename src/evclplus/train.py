@@ -152,10 +152,10 @@ class Compiler:
         hold: Hold | None,
     ) -> Callable[[Batch], dict[str, Tensor]]:
         general = LikelihoodGradient(network, vectors, at_mean)
-        usual = not vectors.low_precision and network.device.type == "cpu"
         # Each task holds one head more, and so has a graph that no other task can use.
         earns_its_time = hold is None and steps >= STEPS_THAT_EARN_TRACING
-        if not (usual and _wanted(training, earns_its_time) and can_be_traced(network)):
+        asked = network.device.type == "cpu" and _wanted(training, earns_its_time)
+        if not (asked and can_be_traced(network)):
             return general
         return self._while_it_works(TracedLikelihood(network, vectors, at_mean), general)
 

@@ -49,12 +49,13 @@ def test_what_python_may_decide_is_not_traced() -> None:
         def forward(self, x: Tensor, head: object = 0) -> Tensor:
             return super().forward(x, 0)
 
-    hooked, patched = nn.Linear(4, 3), nn.Linear(4, 3)
+    hooked, patched, shared = nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(4, 4)
     hooked.register_forward_hook(lambda *_: None)
     vars(patched)["forward"] = lambda x: x
     assert can_be_traced(BayesianNetwork(MultiHead(nn.Linear(4, 5), [nn.Linear(5, 3)])))
     for module in (
         *(nn.Sequential(hooked), nn.Sequential(patched), Own(nn.Linear(4, 5), [nn.Linear(5, 3)])),
+        nn.Sequential(shared, nn.Tanh(), shared),
         *(nn.Sequential(nn.Linear(4, 3), nn.Dropout()), nn.Sequential(nn.Linear(4, 3), nn.RReLU())),
     ):
         assert not can_be_traced(BayesianNetwork(module)), module
@@ -91,6 +92,21 @@ def test_with_the_same_numbers_graph_and_general_step_agree() -> None:
         likelihood(noise(replace(batch, x=batch.x.float())))
         found.append(vectors.gradients)
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("at_mean", [False, True])
+@pytest.mark.parametrize("name", ["mlp", "no bias", "sequence", "conv"])
+def test_in_low_precision_the_graphs_gradient_is_nearly_the_same(name: str, at_mean: bool) -> None:
+    network, shape = converted(name, ""), MODULES[name][1]
+    q = posterior(network)
+    vectors = Vectors(q, low_precision=True)
+    terms = TracedLikelihood(network, vectors, at_mean)(batch_for(network, shape))
+    nll, *slopes = by_definition(q, same_noise(batch_for(network, shape)), at_mean)
+    expected = torch.cat(slopes)
+    found = torch.cat([vectors.mean_gradient, 2 * vectors.variance * vectors.spread_gradient])
+    assert 0 < (found - expected).norm() / expected.norm() < 0.03  # bfloat16 has 8 bits
+    torch.testing.assert_close(terms["nll"], nll, rtol=0.03, atol=0)
+    assert terms["nll"].dtype == q.mean.dtype
 
 
 ANY_SIZE: list[nn.Module] = [
@@ -260,7 +276,7 @@ def test_which_runs_get_a_graph() -> None:
     assert has_graph(10_000)
     assert not has_graph(100)
     assert not has_graph(10_000, compile="off")
-    assert not has_graph(10_000, precision="bf16")
+    assert has_graph(10_000, precision="bf16")
     assert not has_graph(10_000, hold=hold)
 
 

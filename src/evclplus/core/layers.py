@@ -78,18 +78,22 @@ class LocalLayer(nn.Module, ABC):
         return torch.addcmul(mean, std, noise_like(mean, loaded.generator))
 
     def output_mean(self, x: Tensor) -> Tensor:
-        return self.operation(x, self.loaded.means["weight"], self.loaded.means.get("bias"))
+        return self._product(x, self.loaded.means["weight"], self.loaded.means.get("bias"))
 
     def output_variance(self, x: Tensor) -> Tensor:
         means, variances = self.loaded.means, self.loaded.variances
         weight = variances.get("weight")
         if weight is None:
             weight = torch.zeros_like(means["weight"])
-        variance = self.operation(x.square(), weight, variances.get("bias"))
+        variance = self._product(x.square(), weight, variances.get("bias"))
         if "bias" in variances:
             return variance
         # An input of zeros has no variance; the square root's slope there is infinite.
         return variance.clamp_min(SMALLEST_VARIANCE)
+
+    def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The operation in the precision of the weights; all else keeps that of the input."""
+        return self.operation(x.to(weight.dtype), weight, bias).to(x.dtype)
 
     def draw(self, name: str) -> Tensor | None:
         """A sampled weight, for modules that read a layer's weight instead of calling it."""

@@ -29,24 +29,26 @@ class Vectors:
     """What one training run moves: weights, gradients and Adam's moments, all flat.
 
     Means and variances are the rows of `weights`, so that one batched product serves both, and
-    `gradients` holds theirs. `spread_gradient` is 2 d nll / d sigma^2. Times sigma^2 it is the
-    gradient of log sigma, and the factor 2 never has to be multiplied into activations.
+    `gradients` holds d nll / d mu and d nll / d sigma^2.
 
     With `low_precision`, `products` is a bfloat16 copy of `weights` that the layers' products
-    are made with; otherwise it is `weights` itself.
+    are made with, and `gradients`, which are such products, are kept in bfloat16; otherwise
+    `products` is `weights` itself.
     """
 
     def __init__(self, q: MeanField, low_precision: bool = False) -> None:
         self.layout = q.layout
         self.weights = torch.stack([q.mean.detach(), torch.zeros_like(q.mean)])
-        self.gradients = torch.zeros_like(self.weights)
         self.mean, self.variance = self.weights[0], self.weights[1, : len(q.log_std)]
-        self.mean_gradient = self.gradients[0]
-        self.spread_gradient = self.gradients[1, : len(q.log_std)]
         self.log_std = q.log_std.detach().clone()
         self.variance.copy_((2 * self.log_std).exp())
         self.low_precision = low_precision
         self.products = self.weights.bfloat16() if low_precision else self.weights
+        self.product_mean = self.products[0]
+        self.product_variance = self.products[1, : len(q.log_std)]
+        self.gradients = torch.zeros_like(self.products)
+        self.mean_gradient = self.gradients[0]
+        self.spread_gradient = self.gradients[1, : len(q.log_std)]
         self.moments = (torch.zeros_like(self.mean), torch.zeros_like(self.mean))
         self.spread_moments = (torch.zeros_like(self.log_std), torch.zeros_like(self.log_std))
 
@@ -78,8 +80,10 @@ class LikelihoodGradient:
         self.gradient_pairs = layout.named(vectors.gradients)
         # A gradient must reach the first layer's function though its input is data.
         self.anchor = torch.zeros((), device=vectors.mean.device, requires_grad=True)
-        rows = vectors.products[0], vectors.products[1, : layout.gaussian_total]
-        products = layout.named(rows[0]), {} if self.at_mean else layout.named(rows[1])
+        products = (
+            layout.named(vectors.product_mean),
+            {} if self.at_mean else layout.named(vectors.product_variance),
+        )
         self.layers: dict[str, Loaded] = {}
         self.sinks: dict[str, LayerSink] = {}
         for path, layer in self.network.local_layers.items():
@@ -102,9 +106,9 @@ class LikelihoodGradient:
         for path, sink in self.sinks.items():
             sink.clear_if_unused(self.layers[path].calls)
         for name, leaf in means.items():
-            _copy_gradient(self.mean_gradients[name], leaf, 1.0)
+            _copy_gradient(self.mean_gradients[name], leaf)
         for name, leaf in variances.items():
-            _copy_gradient(self.spread_gradients[name], leaf, 2.0)
+            _copy_gradient(self.spread_gradients[name], leaf)
         return {name: term.detach() for name, term in terms.items()}
 
     def _settle(self, batch: Batch) -> None:
@@ -158,11 +162,11 @@ class LikelihoodGradient:
             return network.run(layers, values, batch.x, batch.heads, training=True)
 
 
-def _copy_gradient(target: Tensor, leaf: Tensor, factor: float) -> None:
+def _copy_gradient(target: Tensor, leaf: Tensor) -> None:
     if leaf.grad is None:  # a head that this batch did not use
         target.zero_()
     else:
-        torch.mul(leaf.grad, factor, out=target)
+        target.copy_(leaf.grad)
 
 
 def _has_closed_form(
@@ -186,6 +190,7 @@ class LayerSink:
     def __init__(self, path: str, owner: LikelihoodGradient) -> None:
         prefix = f"{path}." if path else ""
         self.anchor = owner.anchor
+        self.full_precision = owner.vectors.mean.dtype
         self.weight = owner.mean_gradients[prefix + "weight"]
         self.bias = owner.mean_gradients.get(prefix + "bias")
         self.spread_weight = owner.spread_gradients.get(prefix + "weight")
@@ -221,12 +226,13 @@ class _Pair:
         self.weight, self.weight_gradient = weights[prefix + "weight"], gradients[prefix + "weight"]
         bias, self.bias_gradient = weights.get(prefix + "bias"), gradients.get(prefix + "bias")
         self.bias = None if bias is None else bias.unsqueeze(1)
+        self.full_precision = owner.vectors.mean.dtype
         self.rooms: dict[int, _Room] = {}
 
     def room(self, rows: int) -> "_Room":
         """Batches of one task differ by at most one row, so there are few rooms."""
         if rows not in self.rooms:
-            self.rooms[rows] = _Room(self.weight, self.weight_gradient.dtype, rows)
+            self.rooms[rows] = _Room(self.weight, self.full_precision, rows)
         return self.rooms[rows]
 
 
@@ -255,9 +261,9 @@ class _Room:
 class _SampledLinear(torch.autograd.Function):
     """z = m + sqrt(v) * noise with m = W_mean x + b_mean and v = W_var x^2 + b_var.
 
-    Backward, for g = d nll / d z and d = g noise / sqrt(v), which is 2 d nll / d v:
+    Backward, for g = d nll / d z and d = d nll / d v = g noise / (2 sqrt(v)):
     the gradients are those of the layer for (x, g) and for (x^2, d), and
-    d nll / d x = W_mean' g + x * (W_var' d).
+    d nll / d x = W_mean' g + 2 x * (W_var' d).
 
     The two products of each line are one batched product over the pairs (x, x^2) and (g, d).
     """
@@ -279,7 +285,7 @@ class _SampledLinear(torch.autograd.Function):
         room.std.sqrt_()
         fill_with_noise(room.noise, generator)
         output = torch.addcmul(room.mean, room.std, room.noise)
-        room.noise.div_(room.std)
+        room.noise.div_(room.std.mul_(2))
         ctx.pair, ctx.room, ctx.shape = pair, room, x.shape
         return output.view(*x.shape[:-1], output.shape[-1]) if x.dim() != 2 else output
 
@@ -288,23 +294,15 @@ class _SampledLinear(torch.autograd.Function):
         pair, room, gradient = ctx.pair, ctx.room, gradients[0]
         room.gradient.copy_(gradient.reshape(room.gradient.shape))
         torch.mul(room.gradient, room.noise, out=room.spread_gradient)
-        _multiply(room.transposed_outputs, room.inputs, pair.weight_gradient)
+        # torch.matmul was slower than bmm when given an `out`.
+        torch.bmm(room.transposed_outputs, room.inputs, out=pair.weight_gradient)
         if pair.bias_gradient is not None:
-            torch.sum(room.outputs, 1, dtype=pair.bias_gradient.dtype, out=pair.bias_gradient)
+            torch.sum(room.outputs, 1, out=pair.bias_gradient)
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
         back = torch.bmm(room.outputs, pair.weight)
-        to_x = back[0].addcmul_(room.x, back[1])
+        to_x = back[0].addcmul_(room.x, back[1], value=2)
         return to_x.view(ctx.shape).to(gradient.dtype), None, None, None
-
-
-def _multiply(a: Tensor, b: Tensor, target: Tensor) -> None:
-    """Put the product of a and b, which may be of a lower precision, into `target`."""
-    if a.dtype == target.dtype:
-        # torch.matmul was slower than these when given an `out`.
-        (torch.bmm if a.dim() == 3 else torch.mm)(a, b, out=target)
-    else:
-        target.copy_(torch.matmul(a, b))
 
 
 class _Local(torch.autograd.Function):
@@ -315,7 +313,7 @@ class _Local(torch.autograd.Function):
         loaded = layer.loaded
         weight, bias = loaded.means["weight"], loaded.means.get("bias")
         x = x.to(weight.dtype)
-        output = layer.operation(x, weight, bias).to(sink.weight.dtype)
+        output = layer.operation(x, weight, bias).to(sink.full_precision)
         ctx.layer, ctx.sink, ctx.x, ctx.weight = layer, sink, x, weight
         ctx.variance_weight = None
         if loaded.variances and loaded.generator is not None:
@@ -329,7 +327,7 @@ class _Local(torch.autograd.Function):
             std.sqrt_()
             noise = noise_like(output, loaded.generator)
             output.addcmul_(std, noise)
-            ctx.ratio = noise.div_(std)
+            ctx.ratio = noise.div_(std.mul_(2))
         return output
 
     @staticmethod
@@ -350,7 +348,7 @@ class _Local(torch.autograd.Function):
                 needs_x,
             )
             if to_x is not None and to_square is not None:
-                to_x = torch.addcmul(to_x, ctx.x, to_square)
+                to_x = torch.addcmul(to_x, ctx.x, to_square, value=2)
         return None if to_x is None else to_x.to(gradients[0].dtype), None, None, None
 
 
@@ -364,9 +362,9 @@ def _backward_linear(
     needs_x: bool,
 ) -> Tensor | None:
     rows, columns = gradient.reshape(-1, gradient.shape[-1]), x.reshape(-1, x.shape[-1])
-    _multiply(rows.t(), columns, to_weight)
+    torch.mm(rows.t(), columns, out=to_weight)
     if to_bias is not None:
-        torch.sum(rows, 0, dtype=to_bias.dtype, out=to_bias)
+        torch.sum(rows, 0, out=to_bias)
     return (rows @ weight).view(x.shape) if needs_x else None
 
 
@@ -419,9 +417,10 @@ def update(
     `rates` are the learning rate and what makes Adam's second moment unbiased, a row of
     `step_rates`, as a tensor so that a compiled update serves every step.
     """
-    gradients = [vectors.mean_gradient]
+    gradients = [vectors.mean_gradient.to(vectors.mean.dtype)]
     if not at_mean:
-        gradients.append(vectors.variance * vectors.spread_gradient)
+        # d sigma^2 / d log sigma = 2 sigma^2
+        gradients.append(2 * vectors.variance * vectors.spread_gradient)
     if regulariser is not None:
 
         def total(mean: Tensor, log_std: Tensor) -> Tensor:
@@ -439,8 +438,8 @@ def update(
         _adam(vectors.log_std, gradients[1], *vectors.spread_moments, rates)
         vectors.variance.copy_((2 * vectors.log_std).exp())
     if vectors.low_precision:
-        vectors.products[0].copy_(vectors.mean)
-        vectors.products[1, : len(vectors.log_std)].copy_(vectors.variance)
+        vectors.product_mean.copy_(vectors.mean)
+        vectors.product_variance.copy_(vectors.variance)
 
 
 def _adam(weights: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Tensor) -> None:
