@@ -4,6 +4,7 @@ import copy
 import gc
 import weakref
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -184,6 +185,33 @@ def test_heads_share_a_graph_and_no_gradient_stays_behind(
         expected = by_definition(q, same_noise(batch_for(network, (4,), head)), at_mean=False)
         assert_same_gradients(vectors, expected)
     assert len(graphs) == 1
+
+
+def test_batches_that_are_computed_differently_do_not_share_a_graph() -> None:
+    body = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh())
+    module = MultiHead(body, [nn.Linear(5, CLASSES) for _ in range(3)]).double()
+    network = BayesianNetwork(module)
+    q = posterior(network)
+    previous = MeanField(q.mean + 0.3 * torch.sin(q.mean * 99), q.log_std, q.layout)
+    batch = batch_for(network, (4,), head=2)
+
+    def hold(head: int, lam_function: float) -> Hold:
+        return Hold(network.copy(), previous, (head,), lam_function)
+
+    def sharpened(output: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(3 * output, labels)
+
+    changes: list[dict[str, Any]] = [
+        *({}, {"outputs": 2, "y": batch.y % 2}, {"criterion": sharpened}),
+        *({"hold": hold(0, 0.7)}, {"hold": hold(0, 2.0)}, {"hold": hold(1, 0.7)}),
+        {"x": batch.x.view(-1, 2, 2)},
+    ]
+    for change in changes:
+        vectors = Vectors(q)
+        likelihood = TracedLikelihood(network, vectors, at_mean=False)
+        likelihood(replace(batch_for(network, (4,), head=2), **change))
+        same = same_noise(replace(batch_for(network, (4,), head=2), **change))
+        assert_same_gradients(vectors, by_definition(q, same, at_mean=False))
 
 
 def test_modules_that_compute_differently_do_not_share_a_graph() -> None:

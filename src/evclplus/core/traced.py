@@ -174,7 +174,7 @@ class TracedLikelihood:
         key = (
             *map(_description, parts),
             *(name.replace(f"heads.{batch.head}.", "head.") for name in self.names),
-            *(*self.has_pair, batch.outputs, batch.criterion),
+            *(batch.outputs, batch.criterion),
             *((hold.heads, hold.lam_function, hold.previous.layout) if hold else ()),
             *((examples.shape[1:], examples.dtype) for examples in (batch.x, batch.y)),
             *((weight.shape, weight.dtype) for weight in self.weights),
