@@ -30,7 +30,6 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "wide-prior": ("prior_variance = 1", {"prior_variance": 1.0}),
     "saturated-fisher": ("fisher_temperature = 1", {"fisher_temperature": 1.0}),
     "softened-fisher": ("fisher_temperature = 10", {"fisher_temperature": 10.0}),
-    "fisher-under-samples": ("fisher_at = samples", {"fisher_at": "samples"}),
 }
 """What is changed in words and as options of EVCL+."""
 

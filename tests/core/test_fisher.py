@@ -1,5 +1,3 @@
-import copy
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -246,26 +244,3 @@ def test_temperature_is_that_of_a_network_with_divided_logits(name: str, classes
     expected = loop(Softened(module, 2.5), x, y % classes, "exact", classes)
     for part, wanted in zip(network.layout.named(found).values(), expected.values(), strict=True):
         torch.testing.assert_close(part, wanted, rtol=1e-9, atol=1e-14)
-
-
-@pytest.mark.parametrize("name", ["linear", "layer norm"])
-def test_under_samples_it_is_the_fisher_at_weights_drawn_from_the_posterior(name: str) -> None:
-    module, shape = MODULES[name]
-    module = copy.deepcopy(module).double()
-    x, y = data(name, shape)
-    network = BayesianNetwork(module, point=lambda parameter: "bias" in parameter)
-    q = network.initial(0.3)
-    found = diagonal_fisher(
-        network, q, Examples(x, y, CLASSES), torch.Generator().manual_seed(3), where="samples"
-    )
-    noise = torch.randn(
-        len(q.log_std), generator=torch.Generator().manual_seed(3), dtype=torch.float64
-    )
-    drawn = q.mean.clone()
-    drawn[: len(noise)] += 0.3**0.5 * noise
-    with torch.no_grad():
-        for parameter, value in network.layout.named(drawn).items():
-            module.get_parameter(parameter).copy_(value)
-    expected = loop(module, x, y, "exact")
-    for parameter, part in network.layout.named(found).items():
-        torch.testing.assert_close(part, expected[parameter], rtol=1e-9, atol=1e-14)

@@ -29,11 +29,6 @@ probability. sampled: one label drawn from the model for each example. true: the
 
 Reduction = Literal["mean", "sum"]
 
-Where = Literal["mean", "samples"]
-"""At the posterior's mean, or at weights drawn from it anew for every batch. At the mean of a
-fitted network predictions are saturated and units are silent, and the Fisher of the weights
-behind them is zero though they matter."""
-
 BATCH_SIZE = 512
 LARGEST_GRADIENT_BLOCK = 2**24
 """Numbers held at once when the gradients of single examples must be formed."""
@@ -47,10 +42,9 @@ def diagonal_fisher(
     labels: Labels = "exact",
     reduction: Reduction = "mean",
     maximum: int = 5000,
-    where: Where = "mean",
     temperature: float = 1.0,
 ) -> Tensor:
-    """The Fisher of every weight, on up to `maximum` of the examples.
+    """The Fisher of every weight at q's mean, on up to `maximum` of the examples.
 
     A `temperature` above 1 divides the logits: F is that of softmax(logits / temperature), less
     sure of itself.
@@ -63,20 +57,11 @@ def diagonal_fisher(
     for index in torch.arange(len(examples)).split(BATCH_SIZE):
         x = examples.inputs(index).to(q.mean.device)
         y = examples.labels[index].to(q.mean.device)
-        weights = q.mean if where == "mean" else _drawn(q, generator)
         total += _squared_gradients(
-            *(network, weights, x, y, examples.head, examples.outputs),
+            *(network, q.mean, x, y, examples.head, examples.outputs),
             *(labels, generator, closed_form, temperature),
         )
     return total / len(examples) if reduction == "mean" else total
-
-
-def _drawn(q: MeanField, generator: torch.Generator) -> Tensor:
-    """Weights drawn from q; point values are what they are."""
-    noise = torch.randn(q.log_std.shape, generator=generator, dtype=q.mean.dtype)
-    drawn = q.mean.clone()
-    drawn[: len(q.log_std)] += q.log_std.exp() * noise.to(q.mean.device)
-    return drawn
 
 
 def _squared_gradients(

@@ -58,8 +58,14 @@ METHODS: dict[str, Entry] = {
 }
 
 
+RETIRED = {"fisher_at": "mean"}
+"""Options that are gone, with the value that means what is done now. Records made when they were
+there have it in them."""
+
+
 def method(name: str, **options: Any) -> Method:
     """A method by its name, with its options."""
+    options = dict(pair for pair in options.items() if pair not in RETIRED.items())
     if name not in METHODS:
         raise SettingsError(f"there is no method {name!r}; {nearest(name, METHODS)}")
     entry = METHODS[name]

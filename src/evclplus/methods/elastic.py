@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from evclplus.core.fisher import Labels, Reduction, Where, diagonal_fisher
+from evclplus.core.fisher import Labels, Reduction, diagonal_fisher
 from evclplus.core.gaussian import MeanField
 from evclplus.core.hold import Hold
 from evclplus.methods.base import Lesson, Memory, Method
@@ -23,9 +23,6 @@ class Elastic(Method):
     )
     fisher_reduction: Reduction = Field("mean", description="mean or sum over the examples")
     fisher_examples: int = Field(5000, ge=1, description="examples used at most")
-    fisher_at: Where = Field(
-        "mean", description="at the posterior's mean, or at weights drawn from the posterior"
-    )
     fisher_temperature: float = Field(
         1.0, gt=0, description="divides the logits in the Fisher; above 1: less saturated"
     )
@@ -60,7 +57,6 @@ class Elastic(Method):
             self.fisher_labels,
             self.fisher_reduction,
             self.fisher_examples,
-            self.fisher_at,
             self.fisher_temperature,
         )
         if self.protect == "shared":
