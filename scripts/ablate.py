@@ -76,17 +76,6 @@ def with_a_symmetric_penalty() -> Variation:
     return Variation("symmetric-penalty", "EVCL with EVCL+'s settings", runs)
 
 
-def with_products_in_bf16() -> Variation:
-    """No part of the method: whether the faster products cost anything."""
-    runs = []
-    for seed in SEEDS:
-        for one in benchmarks():
-            ours = changed("evcl+", one, seed, {}).model_dump()
-            training = {**ours["training"], "precision": "bf16"}
-            runs.append(Experiment(**{**ours, "training": training}))
-    return Variation("bf16-products", "training.precision = bf16", runs)
-
-
 def with_the_function_term(method: str) -> Variation:
     """A rival with EVCL+'s strength of the function term."""
     runs = []
@@ -117,7 +106,6 @@ if __name__ == "__main__":
         [
             *(without_a_part(name) for name in PARTS),
             with_a_symmetric_penalty(),
-            with_products_in_bf16(),
             *(with_the_function_term(name) for name in ("evcl", "ewc")),
         ],
         ["python", "scripts/ablate.py", *sys.argv[1:]],
