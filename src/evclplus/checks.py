@@ -9,8 +9,9 @@ from torch import Tensor
 from evclplus.core.examples import Examples
 from evclplus.errors import DataError, SettingsError
 
-PREDICTION_BATCH = 1024
-"""Examples looked at together when nothing is learned from them."""
+MOST_ROWS, MOST_NUMBERS = 2048, 2**21
+"""Examples looked at together when nothing is learned from them, and the numbers they may have.
+A prediction draws weights anew for each such part; the activations of pictures are large."""
 
 
 def usable_device(name: str | None) -> torch.device | None:
@@ -29,6 +30,11 @@ def usable_device(name: str | None) -> torch.device | None:
     return device
 
 
+def rows_at_once(inputs: Tensor) -> int:
+    """How many of the inputs to predict at once."""
+    return min(MOST_ROWS, max(1, MOST_NUMBERS // max(1, inputs[:1].numel())))
+
+
 def as_input(x: Any, dtype: torch.dtype) -> Tensor:
     """Network input from an array or tensor."""
     values = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x)
@@ -39,7 +45,8 @@ def as_input(x: Any, dtype: torch.dtype) -> Tensor:
         )
     if values.is_floating_point():
         values = values.to(dtype)
-        if not torch.isfinite(values).all():
+        # A sum is quick, and finite only if all its terms are.
+        if not (torch.isfinite(values.sum()) or torch.isfinite(values).all()):
             raise DataError("x has NaN or infinite values; clean or drop those rows")
     if values.ndim < 2 or len(values) == 0:
         raise DataError(f"x has shape {tuple(values.shape)}; expected (inputs, ...), not empty")
@@ -49,7 +56,7 @@ def as_input(x: Any, dtype: torch.dtype) -> Tensor:
 def check_finite(examples: Examples, name: str) -> None:
     if not examples.store.is_floating_point():
         return
-    for index in torch.arange(len(examples)).split(PREDICTION_BATCH):
+    for index in torch.arange(len(examples)).split(rows_at_once(examples.store)):
         bad = ~torch.isfinite(examples.inputs(index)).flatten(1).all(1)
         if bad.any():
             row = int(index[bad.nonzero()[0, 0]])

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from evclplus import checkpoint, networks
 from evclplus.benchmarks.task import Task
 from evclplus.checks import (
-    PREDICTION_BATCH,
     as_input,
     check_finite,
     check_labels,
+    rows_at_once,
     usable_device,
 )
 from evclplus.config import Training
@@ -330,7 +330,7 @@ class Learner:
             purpose = (len(self.learned), "predict", head)
             draws = generator(self.seed, *purpose, device=network.device)
         probabilities, entropies = [], []
-        for rows in x.split(PREDICTION_BATCH):
+        for rows in x.split(rows_at_once(x)):
             part = rows.to(network.device)
             if draws is None:
                 logits = network(q, part, head)[None]
