@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 
@@ -24,11 +25,25 @@ def test_an_epoch_shows_each_example_once_with_its_label() -> None:
     assert seen != list(range(25))
 
 
-def test_batches_have_nearly_equal_sizes() -> None:
-    data = [examples(0, 257, head=0)]
-    sizes = [len(b.y) for b in minibatches(NETWORK, data, 256, torch.Generator())]
-    assert sorted(sizes) == [128, 129]
-    assert batches_per_epoch(data, 256) == 2
+@pytest.mark.parametrize(
+    ("count", "batch_size", "expected"),
+    [
+        (257, 250, [128, 129]),
+        (33, 32, [16, 17]),  # small batches are split evenly
+        (257, 256, [128, 129]),  # large ones in sixteens
+        (65, 64, [32, 33]),
+        (129, 64, [33, 48, 48]),
+        (600, 256, [192, 200, 208]),
+        (12_000, 256, [240] * 2 + [256] * 45),
+        (5, 256, [5]),
+    ],
+)
+def test_batches_have_nearly_equal_sizes(count: int, batch_size: int, expected: list[int]) -> None:
+    data = [examples(0, count, head=0)]
+    batches = list(minibatches(NETWORK, data, batch_size, torch.Generator()))
+    assert sorted(len(batch.y) for batch in batches) == expected
+    assert batches_per_epoch(data, batch_size) == len(expected)
+    assert torch.equal(torch.cat([batch.y for batch in batches]).sort().values, data[0].labels)
 
 
 def test_a_batch_has_one_head_and_may_mix_tasks_that_share_it() -> None:

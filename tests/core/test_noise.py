@@ -114,8 +114,3 @@ def test_compiled_counted_numbers_are_the_same(count: int, threads: int) -> None
     seed, tensor = new_seed(torch.Generator().manual_seed(3)), torch.empty(count)
     found = torch.compile(two, fullgraph=True)(seed, tensor)
     torch.testing.assert_close(found, two(seed, tensor), rtol=1e-5, atol=1e-6)
-
-
-def test_filling_takes_counted_numbers_too() -> None:
-    room = torch.zeros(3, 5)
-    assert torch.equal(fill_with_noise(room, counted()), counted().like(room))

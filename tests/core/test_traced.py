@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor
 from torch import Tensor, nn
 
 import evclplus as ec
 from evclplus.config import Training
 from evclplus.core import traced
 from evclplus.core.batches import Batch, minibatches
-from evclplus.core.examples import Examples
+from evclplus.core.examples import Examples, View
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead
 from evclplus.core.hold import Hold
@@ -31,7 +32,6 @@ from tests.core.test_step import (
     assert_same_gradients,
     batch_for,
     by_definition,
-    compiled_graphs,
     converted,
     posterior,
 )
@@ -82,19 +82,6 @@ def test_the_graphs_gradient_equals_autograd(name: str, point: str, at_mean: boo
     assert_same_gradients(vectors, expected)
 
 
-def test_with_the_same_numbers_graph_and_general_step_agree() -> None:
-    network = ec.networks.mlp(6, [20, 20], heads=[CLASSES, CLASSES])
-    q = posterior(BayesianNetwork(network))
-    found = []
-    for kind, noise in ((TracedLikelihood, lambda b: b), (LikelihoodGradient, same_noise)):
-        vectors = Vectors(q)
-        likelihood = kind(BayesianNetwork(network), vectors, False)
-        batch = batch_for(BayesianNetwork(network), (6,), head=1)
-        likelihood(noise(replace(batch, x=batch.x.float())))
-        found.append(vectors.gradients)
-    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("at_mean", [False, True])
 @pytest.mark.parametrize("name", ["mlp", "no bias", "sequence", "conv"])
 def test_in_low_precision_the_graphs_gradient_is_nearly_the_same(name: str, at_mean: bool) -> None:
@@ -133,15 +120,12 @@ def test_one_graph_serves_batches_of_any_size(body: nn.Module) -> None:
     q = posterior(network)
     vectors = Vectors(q)
     likelihood = TracedLikelihood(network, vectors, at_mean=False)
-    before = 0
-    for size in (6, 2, 3, 4, 7, 15, 40):
+    for size in (6, 1, 2, 3, 4, 7, 15, 40):
         x, y = torch.randn(size, 2, 15).double(), torch.arange(size) % CLASSES
         batch = replace(batch_for(network, (2, 15)), x=x, y=y)
         expected = by_definition(q, same_noise(batch), at_mean=False)
         likelihood(replace(batch, generator=batch_for(network, (2, 15)).generator))
         assert_same_gradients(vectors, expected)
-        before = before or compiled_graphs()
-    assert compiled_graphs() == before, "the first graph was for all of them"
 
 
 def two_heads() -> BayesianNetwork:
@@ -204,7 +188,7 @@ def test_batches_that_are_computed_differently_do_not_share_a_graph() -> None:
     changes: list[dict[str, Any]] = [
         *({}, {"outputs": 2, "y": batch.y % 2}, {"criterion": sharpened}),
         *({"hold": hold(0, 0.7)}, {"hold": hold(0, 2.0)}, {"hold": hold(1, 0.7)}),
-        {"x": batch.x.view(-1, 2, 2)},
+        *({"view": View(scale=2.0)}, {"view": View(shift=1.0)}, {"x": batch.x.view(-1, 2, 2)}),
     ]
     for change in changes:
         vectors = Vectors(q)
@@ -260,13 +244,12 @@ def test_a_graph_that_is_not_the_definition_is_found_out(
 ) -> None:
     """A compiler that computes something else: it divides by noise instead of multiplying."""
 
-    def wrongly(function: object, **_: object) -> object:
-        if isinstance(function, torch.fx.GraphModule):
-            for node in function.graph.nodes:
-                if node.target is torch.ops.aten.addcmul.default:
-                    node.target = torch.ops.aten.addcdiv.default
-            function.recompile()
-        return function
+    def wrongly(traced: torch.fx.GraphModule, arguments: object) -> torch.fx.GraphModule:
+        for node in traced.graph.nodes:
+            if node.target is torch.ops.aten.addcmul.default:
+                node.target = torch.ops.aten.addcdiv.default
+        traced.recompile()
+        return traced
 
     network = two_heads()
     q, batch = posterior(network), batch_for(network, (4,))
@@ -279,7 +262,7 @@ def test_a_graph_that_is_not_the_definition_is_found_out(
         )
 
     monkeypatch.setattr(traced, "_graphs", {})
-    monkeypatch.setattr(torch, "compile", wrongly)
+    monkeypatch.setattr(torch._inductor, "standalone_compile", wrongly)
     with caplog.at_level("WARNING", logger="evclplus"):
         found = trained("on")
     monkeypatch.undo()

@@ -121,7 +121,7 @@ def _beside_plain(task: NextTask, hidden: Sequence[int], rounds: int) -> dict[st
     return milliseconds(
         {
             "evcl_plus": lambda: task.step(batch),
-            "plain": lambda: plain(batch.x, batch.y),
+            "plain": lambda: plain(batch.inputs, batch.y),
             "matrix_products": matrix_products(hidden, size),
         },
         rounds,

@@ -25,12 +25,9 @@ class View:
     permutation: Tensor | None = None
     blank: Tensor | None = None
 
-    def __call__(self, rows: Tensor) -> Tensor:
-        """Network input for `rows`, in their shape. Its memory need not be contiguous."""
-        return self.convert(self.reorder(rows))
-
     def reorder(self, rows: Tensor) -> Tensor:
-        """Stored rows with their values moved, still as stored."""
+        """Stored rows with their values moved, still as stored. Their memory need not be
+        contiguous."""
         if self.permutation is not None:
             rows = _reordered(rows.flatten(1), self.permutation).unflatten(1, rows.shape[1:])
         if self.blank is not None:
@@ -99,11 +96,15 @@ class Examples:
 
     def inputs(self, index: Tensor | None = None) -> Tensor:
         """Network input for the examples at `index`, or for all of them."""
+        return self.view.convert(self.stored(index))
+
+    def stored(self, index: Tensor | None = None) -> Tensor:
+        """The same as stored, but reordered."""
         rows = self.rows
         if index is not None:
             rows = index if rows is None else rows.index_select(0, index)
         # index_select copies whole rows and is many times faster than `store[rows]`.
-        return self.view(self.store if rows is None else self.store.index_select(0, rows))
+        return self.view.reorder(self.store if rows is None else self.store.index_select(0, rows))
 
     def take(self, index: Tensor) -> "Examples":
         """The examples at `index`, still rows of the same store."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from evclplus.core.noise import Random, noise_like
+from evclplus.core.noise import CountedNoise, Random, noise_like
 
 SMALLEST_VARIANCE = 1e-16
 """Below this the square root of a pre-activation's variance has no usable gradient."""
@@ -75,7 +75,10 @@ class LocalLayer(nn.Module, ABC):
         if loaded.moments is None:
             loaded.moments = self.output_mean(x), self.output_variance(x).sqrt()
         mean, std = loaded.moments
-        return torch.addcmul(mean, std, noise_like(mean, loaded.generator))
+        return torch.addcmul(mean, std, self.noise(mean, loaded.generator))
+
+    def noise(self, mean: Tensor, generator: Random) -> Tensor:
+        return noise_like(mean, generator)
 
     def output_mean(self, x: Tensor) -> Tensor:
         return self._product(x, self.loaded.means["weight"], self.loaded.means.get("bias"))
@@ -115,6 +118,12 @@ class LocalLayer(nn.Module, ABC):
 
 
 class LocalLinear(LocalLayer, nn.Linear):
+    def noise(self, mean: Tensor, generator: Random) -> Tensor:
+        if not isinstance(generator, CountedNoise):
+            return noise_like(mean, generator)
+        # Counted output by output, as compiled graphs keep them in memory.
+        return generator.like(mean.movedim(-1, 0)).movedim(0, -1)
+
     def operation(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if x.dim() == 2:
             return F.linear(x, weight, bias)

@@ -87,10 +87,8 @@ def noise_like(tensor: Tensor, generator: Random) -> Tensor:
     return fill_with_noise(empty, generator)
 
 
-def fill_with_noise(tensor: Tensor, generator: Random) -> Tensor:
+def fill_with_noise(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """In place, for a contiguous tensor."""
-    if isinstance(generator, CountedNoise):
-        return tensor.copy_(generator.like(tensor))
     lanes = min(MOST_LANES, tensor.numel() // LANE)
     if lanes < 2 or tensor.device.type != "cpu":
         return tensor.normal_(generator=generator)

@@ -18,7 +18,7 @@ from evclplus.core.batches import Batch
 from evclplus.core.gaussian import MeanField
 from evclplus.core.layers import SMALLEST_VARIANCE, Loaded, LocalLayer
 from evclplus.core.network import BayesianNetwork
-from evclplus.core.noise import Random, fill_with_noise, noise_like
+from evclplus.core.noise import fill_with_noise, noise_like
 from evclplus.errors import ConversionError
 
 FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
@@ -96,6 +96,7 @@ class LikelihoodGradient:
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         if batch.head not in self.settled:
             self._settle(batch)
+        assert isinstance(batch.generator, torch.Generator)
         generator = None if self.at_mean else batch.generator
         means, variances = self._leaves()
         output = self._forward(self.network, batch, means, variances, generator)
@@ -140,7 +141,7 @@ class LikelihoodGradient:
         batch: Batch,
         means: dict[str, Tensor],
         variances: dict[str, Tensor],
-        generator: Random | None,
+        generator: torch.Generator | None,
     ) -> Tensor | None:
         held = {} if batch.hold is None else batch.hold.weights
         if held:
@@ -159,7 +160,7 @@ class LikelihoodGradient:
         values = network.drawn_values(means, variances, generator) if means else {}
         low = self.vectors.low_precision
         with torch.autocast(batch.x.device.type, torch.bfloat16) if low else nullcontext():
-            return network.run(layers, values, batch.x, batch.heads, training=True)
+            return network.run(layers, values, batch.inputs, batch.heads, training=True)
 
 
 def _copy_gradient(target: Tensor, leaf: Tensor) -> None:
@@ -201,7 +202,8 @@ class LayerSink:
     def forward(self, layer: LocalLayer, x: Tensor) -> Tensor:
         self.clean = False
         generator = layer.loaded.generator
-        if self.pair is not None and generator is not None and isinstance(layer, nn.Linear):
+        sampled = isinstance(generator, torch.Generator) and isinstance(layer, nn.Linear)
+        if self.pair is not None and sampled:
             output: Tensor = _SampledLinear.apply(x, self.anchor, self.pair, generator)
         else:
             output = _Local.apply(x, self.anchor, layer, self)
@@ -269,7 +271,9 @@ class _SampledLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, anchor: Tensor, pair: _Pair, generator: Random) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, anchor: Tensor, pair: _Pair, generator: torch.Generator
+    ) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]) if x.dim() != 2 else x
         room = pair.room(len(rows))
         room.x.copy_(rows)

@@ -22,7 +22,7 @@ from evclplus.core.batches import Batch
 from evclplus.core.heads import MultiHead
 from evclplus.core.layers import LOCAL_LAYERS, SMALLEST_VARIANCE, LocalLayer
 from evclplus.core.network import BayesianNetwork
-from evclplus.core.noise import CountedNoise, new_seed, noise_like
+from evclplus.core.noise import CountedNoise, new_seed
 from evclplus.core.step import Vectors
 from evclplus.errors import TrainingError
 
@@ -39,18 +39,29 @@ PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)
 TRANSPOSES = (torch.ops.aten.t.default, torch.ops.aten.transpose.int)
 """As autograd writes them for linear layers; transposed are always the last two dimensions."""
 
+USUAL_BATCH = 256
+"""Graphs are made for at least so many examples, and serve fewer."""
+
+Turned = tuple[bool, bool]
+"""Whether the two factors of a product have to be transposed."""
+
 Gradient = Callable[..., tuple[Tensor, ...]]
 """The terms of a batch and the slopes of their sum, from `TracedLikelihood._arguments`."""
 
 
 class Graph:
-    """A traced gradient, compiled. The last product of a linear layer's slope is left out of it
-    and made straight into the flat vectors."""
+    """A gradient, written down and compiled. The last product of a linear layer's slope is left
+    out of it and made straight into the flat vectors."""
 
-    def __init__(self, traced: GraphModule, terms: int) -> None:
+    def __init__(self, gradient: Gradient, arguments: Sequence[Tensor], terms: int) -> None:
+        import torch._inductor  # here, because it takes a second
+
+        traced = _written_down(gradient, arguments)
         self.terms = terms
-        self.is_product = _leave_out_products(traced, terms)
-        self.compiled: Gradient = torch.compile(traced, fullgraph=True)
+        self.products = _leave_out_products(traced, terms)
+        # torch.compile would ask before every call what the key of `_graphs` has settled.
+        shapes = [node.meta["val"] for node in traced.graph.find_nodes(op="placeholder")]
+        self.compiled: Gradient = torch._inductor.standalone_compile(traced, shapes)
 
     def __call__(
         self, arguments: Sequence[Tensor], targets: Sequence[Tensor]
@@ -58,13 +69,13 @@ class Graph:
         """The terms; the slopes are put into `targets`."""
         found = self.compiled(*arguments)
         rest = iter(found[self.terms :])
-        for target, is_product in zip(targets, self.is_product, strict=True):
-            if is_product:
-                left, right = next(rest).mT, next(rest)
-                (torch.bmm if left.dim() == 3 else torch.mm)(left, right, out=target)
-            else:
+        for target, product in zip(targets, self.products, strict=True):
+            if product is None:
                 target.copy_(next(rest))
-        return found[: self.terms]
+            else:
+                left, right = (next(rest).mT if turned else next(rest) for turned in product)
+                (torch.bmm if left.dim() == 3 else torch.mm)(left, right, out=target)
+        return tuple(found[: self.terms])
 
 
 _graphs: dict[tuple[object, ...], Graph] = {}
@@ -72,29 +83,57 @@ _graphs: dict[tuple[object, ...], Graph] = {}
 networks of one kind share it."""
 
 
-def _leave_out_products(traced: GraphModule, terms: int) -> list[bool]:
-    """Let the graph return g and x instead of a slope g'x. Which slopes these are."""
+def _written_down(gradient: Gradient, arguments: Sequence[Tensor]) -> GraphModule:
+    """The operations of a gradient, for any number of examples, which is the first size of the
+    first two arguments. All other sizes stay what they are, so that loops are made for them."""
+    # Imported here, because it takes a third of a second and most programs never compile.
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+
+    def without_numbers(position: int, tensor: Tensor) -> Tensor:
+        sizes = [DimDynamic.STATIC] * tensor.dim()
+        if position < 2:
+            sizes[0] = DimDynamic.DUCK  # equal ones stay equal: x and y have as many rows
+        context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
+        return mode.from_tensor(tensor, symbolic_context=context)
+
+    shapes = [without_numbers(*pair) for pair in enumerate(arguments)]
+    with mode:
+        traced = make_fx(gradient)(*shapes)
+    # A tensor that is not an argument would be another network's for whoever comes next.
+    assert not [node for node in traced.graph.nodes if node.op == "get_attr"]
+    return traced
+
+
+def _leave_out_products(traced: GraphModule, terms: int) -> list[Turned | None]:
+    """Let the graph return the factors of each slope that is a product; None where it is not."""
     output = traced.graph.output_node()
     every: Any = output.args[0]
-    results, found = list(every[:terms]), []
+    results = list(every[:terms])
+    found: list[Turned | None] = []
     for slope in every[terms:]:
         factors = _factors(slope)
-        found.append(factors is not None)
-        results += factors or [slope]
+        if factors is None:
+            found.append(None)
+            results.append(slope)
+        else:
+            found.append((factors[0][1], factors[1][1]))
+            results += [node for node, _ in factors]
     output.args = (tuple(results),)
     traced.graph.eliminate_dead_code()
     traced.recompile()
     return found
 
 
-def _factors(slope: Node) -> list[Node] | None:
-    """g and x, if the slope is g'x or the transpose of x'g, as autograd writes it."""
+def _factors(slope: Node) -> list[tuple[Node, bool]] | None:
+    """What a slope is the product of, and whether each is transposed: (A B)' = B' A'."""
     node, turned = _untransposed(slope)
     if node.target not in PRODUCTS:
         return None
     factors = [_untransposed(factor) for factor in node.args]
-    first, second = reversed(factors) if turned else factors
-    return [first[0], second[0]] if (first[1], second[1]) == (not turned, turned) else None
+    return [(node, not flag) for node, flag in reversed(factors)] if turned else factors
 
 
 def _untransposed(node: Any) -> tuple[Node, bool]:
@@ -106,7 +145,10 @@ def _untransposed(node: Any) -> tuple[Node, bool]:
 
 
 def can_be_traced(network: BayesianNetwork) -> bool:
-    """Whether the network is made of known modules and learns all its weights."""
+    """Whether the network is made of known modules and learns all its weights, and torch can
+    compile a list of operations."""
+    if torch.__version__ < "2.8":
+        return False
     learned = {name for name, _ in network.skeleton.named_parameters()} == set(network.layout.names)
     return learned and all(_is_known(module) for module in network.skeleton.modules())
 
@@ -134,6 +176,7 @@ class TracedLikelihood:
         self.at_mean = at_mean
         self.head: int | None = None
         self.graphs: dict[int, Graph] = {}
+        self.nothing = vectors.mean.new_empty(0)
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         if batch.head != self.head:
@@ -147,8 +190,8 @@ class TracedLikelihood:
 
     def _arguments(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, ...]:
         """All tensors that a graph reads; without a hold there is nothing to hold to."""
-        previous = batch.x[:0] if batch.hold is None else batch.hold.previous.mean
-        return batch.x, batch.y, new_seed(generator), previous, *self.weights
+        previous = self.nothing if batch.hold is None else batch.hold.previous.mean
+        return batch.x.contiguous(), batch.y, new_seed(generator), previous, *self.weights
 
     def _turn_to(self, head: int) -> None:
         """Take up the weights that a batch of this head depends on; the others have no slope."""
@@ -174,10 +217,10 @@ class TracedLikelihood:
         key = (
             *map(_description, parts),
             *(name.replace(f"heads.{batch.head}.", "head.") for name in self.names),
-            *(batch.outputs, batch.criterion),
+            *(batch.outputs, batch.criterion, batch.view.scale, batch.view.shift),
             *((hold.heads, hold.lam_function, hold.previous.layout) if hold else ()),
             *((examples.shape[1:], examples.dtype) for examples in (batch.x, batch.y)),
-            *((weight.shape, weight.dtype) for weight in self.weights),
+            *((weight.shape, weight.stride(), weight.dtype) for weight in self.weights),
         )
         if key not in _graphs:
             _graphs[key] = self._compiled(batch)
@@ -188,25 +231,22 @@ class TracedLikelihood:
         leaves no trace."""
         generator = torch.Generator()
         x, y, *others = self._arguments(batch, generator)
-        # Tracing takes sizes that are equal for the same size, so the batch needs one of its own.
+        # Loops are shared out as it suits the size seen here, and torch's cache on disk does not
+        # ask which that was; but a comparison with another size must come out unequal, as it does
+        # for most batches.
         taken = {size for part in (x[0], y[0], *others) for size in part.shape}
-        chosen = torch.arange(next(size for size in count(2) if size not in taken)) % len(x)
-        few = replace(batch, x=x[chosen], y=y[chosen])
-        readable, arguments = self._readable(few), self._arguments(few, generator)
-        traced = make_fx(readable, tracing_mode="symbolic")(*arguments)
-        graph = Graph(traced, terms=1 if batch.hold is None else 2)
-        # A tensor that is not an argument would be another network's for whoever comes next.
-        assert not [node for node in traced.graph.nodes if node.op == "get_attr"]
-        as_it_is = replace(batch, x=x.clone(), y=y.clone())
-        for examples in (as_it_is.x, as_it_is.y):
-            torch._dynamo.mark_dynamic(examples, 0)
+        many = next(size for size in count(max(USUAL_BATCH, len(x))) if size not in taken)
+        chosen = torch.arange(many) % len(x)
+        large, small = (replace(batch, x=x[i], y=y[i]) for i in (chosen, chosen[:2]))
+        readable = self._readable(large)
+        graph = Graph(readable, self._arguments(large, generator), 1 if batch.hold is None else 2)
         targets = [torch.empty_like(target) for target in self.targets]
-        graph(self._arguments(as_it_is, generator), targets)
-        terms = graph(arguments, targets)
         tolerance = 3e-2 if self.vectors.low_precision else 1e-3
-        for found, expected in zip((*terms, *targets), readable(*arguments), strict=True):
-            if (found - expected).abs().max() > tolerance * expected.abs().max() + 1e-6:
-                raise TrainingError("the compiled gradient is not that of the definition")
+        for arguments in (self._arguments(one, generator) for one in (large, small)):
+            terms = graph(arguments, targets)
+            for found, expected in zip((*terms, *targets), readable(*arguments), strict=True):
+                if (found - expected).abs().max() > tolerance * expected.abs().max() + 1e-6:
+                    raise TrainingError("the compiled gradient is not that of the definition")
         return graph
 
     def _readable(self, batch: Batch) -> Gradient:
@@ -248,26 +288,34 @@ class TracedLikelihood:
             own = {name: f"{path}.{name}" if path else name for name in layers[path].means}
             if isinstance(layer, nn.Linear) and pairs.keys() >= set(own.values()):
                 layers[path].sink = BothMoments({n: pairs[full] for n, full in own.items()})
-        output = self.network.run(layers, {}, batch.x, batch.heads, training=True)
+        output = self.network.run(layers, {}, batch.inputs, batch.heads, training=True)
         assert output is not None, "known modules call each layer once"
         return output
 
 
 class BothMoments:
-    """A linear layer whose means and variances lie side by side: one batched product of (x, x^2)
-    serves both."""
+    """A linear layer whose means and variances lie side by side: one batched product with (x, x^2)
+    serves both.
+
+    The outputs lie in memory output by output, all examples of one after the other, and stay so
+    through activations. The products of few outputs, and those of their slopes, are up to a half
+    faster this way: their inner loops run over examples.
+    """
 
     def __init__(self, pairs: dict[str, Tensor]) -> None:
         self.weight, self.bias = pairs["weight"], pairs.get("bias")
 
     def forward(self, layer: LocalLayer, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        inputs = torch.stack([rows, rows.square()]).to(self.weight.dtype)
-        moments = torch.bmm(inputs, self.weight.transpose(1, 2)).to(x.dtype)
+        if rows.is_contiguous():
+            inputs = torch.stack([rows, rows.square()]).mT
+        else:
+            inputs = torch.stack([rows.t(), rows.t().square()])
+        moments = torch.bmm(self.weight, inputs.to(self.weight.dtype)).to(x.dtype)
         if self.bias is None:
             mean, variance = moments[0], moments[1].clamp_min(SMALLEST_VARIANCE)
         else:
-            mean, variance = moments + self.bias.unsqueeze(1)
-        assert layer.loaded.generator is not None
-        output = torch.addcmul(mean, variance.sqrt(), noise_like(mean, layer.loaded.generator))
-        return output.view(*x.shape[:-1], -1)
+            mean, variance = moments + self.bias.unsqueeze(2)
+        assert isinstance(layer.loaded.generator, CountedNoise)
+        output = torch.addcmul(mean, variance.sqrt(), layer.loaded.generator.like(mean))
+        return output.t().reshape(*x.shape[:-1], -1)
