@@ -84,9 +84,8 @@ class Search:
             benchmark=self.benchmark,
             seed=seed,
             options=chosen.options,
-            # A search only ranks; products in low precision make it cheaper. A worker compiles
-            # once for many short trials.
-            training={**chosen.training, "precision": "bf16", "compile": "on"},
+            # A worker compiles once for many short trials.
+            training={**chosen.training, "compile": "on"},
             evaluate_on="validation",
         )
 

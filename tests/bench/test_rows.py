@@ -1,5 +1,6 @@
 """The benchmark measures what it says; how fast the machine is, is not tested."""
 
+import json
 import time
 from pathlib import Path
 
@@ -32,10 +33,14 @@ def test_rivals_take_turns_and_the_least_counts() -> None:
 
 
 def test_every_goal_of_the_performance_page_is_measured() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "performance.md").read_text()
-    measured = [line for line in page.splitlines() if line.startswith("| ")][2:]
-    assert len(rows(rounds=1)) == 17
-    assert len(measured) >= 17
+    folder = Path(__file__).parents[2]
+    page = (folder / "docs" / "performance.md").read_text()
+    measured = json.loads((folder / "results" / "bench" / "rows.json").read_text())["rows"]
+    always = [row for row in measured if "bf16" not in row["name"]]
+    assert len(always) == 14
+    assert len(rows(rounds=1)) in (14, 17)  # more on processors that have bfloat16
+    for row in measured:
+        assert f"| {row['name']} | {row['ratio']:.2f} |" in page, row["name"]
 
 
 def test_the_rivals_do_the_work_they_stand_for() -> None:

@@ -67,17 +67,18 @@ def plain_step(network: nn.Module) -> Callable[[Tensor, Tensor], None]:
 
 def matrix_products(hidden: Sequence[int], batch: int = BATCH) -> Work:
     """Every product of one step of ours and nothing else: two in each direction per layer, as
-    one batched product."""
+    one batched product. The data lies example by example, all else output by output."""
     widths = [INPUTS, *hidden, OUTPUTS]
-    inputs = [torch.randn(2, batch, width) for width in widths]
+    data = torch.randn(2, batch, INPUTS)
+    inputs = [data.mT, *(torch.randn(2, width, batch) for width in widths[1:])]
     weights = [torch.randn(2, b, a) for a, b in pairwise(widths)]
 
     def step() -> None:
         for layer, weight in enumerate(weights):
-            torch.bmm(inputs[layer], weight.mT)
-            torch.bmm(inputs[layer + 1].mT, inputs[layer])
+            torch.bmm(weight, inputs[layer])
+            torch.bmm(inputs[layer + 1], inputs[layer].mT)
             if layer:
-                torch.bmm(inputs[layer + 1], weight)
+                torch.bmm(weight.mT, inputs[layer + 1])
 
     return step
 

@@ -99,6 +99,7 @@ def rows(rounds: int = 12) -> list[Callable[[], Row]]:
                 precision="bf16",
             )
             for name in mlp
+            if _has_bfloat16()
         ),
         lambda: timed(
             "EVCL+ epoch / its matrix products alone, 2x256",
@@ -132,6 +133,11 @@ def rows(rounds: int = 12) -> list[Callable[[], Row]]:
         *conversion_rows(),
         lambda: Row("two cells at once, a thread each / in turn, two threads", throughput(), 1.0),
     ]
+
+
+def _has_bfloat16() -> bool:
+    """Whether the processor multiplies such numbers itself; without, it takes twice as long."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def fisher_of(hidden: list[int]) -> Work:
