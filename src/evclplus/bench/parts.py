@@ -26,7 +26,7 @@ def step_parts(rounds: int = 12) -> dict[str, float]:
     numbers = torch.compile(lambda seed, like: CountedNoise(seed).like(like), fullgraph=True)
     seed, room = new_seed(task.draws), torch.empty(noise)
     parts: dict[str, Work] = {
-        "minibatch: gather bytes, convert": lambda: list(task.minibatches()),
+        "minibatch: gather bytes": lambda: list(task.minibatches()),
         "likelihood and its gradient: one compiled graph": lambda: [
             task.likelihood(batch) for batch in large
         ],
