@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from itertools import chain, count
 from math import sqrt
 
-from torch import Tensor
-
 from evclplus import networks
 from evclplus.bench.memory import memory_in_vectors
 from evclplus.bench.ours import NextTask, compiled_update, stream_of
@@ -25,7 +23,7 @@ from evclplus.bench.plain import (
     plain_mlp,
     plain_step,
 )
-from evclplus.bench.timing import milliseconds
+from evclplus.bench.timing import Work, milliseconds
 from evclplus.core.examples import Examples
 from evclplus.learner import Learner
 from evclplus.methods.evcl_plus import EVCLPlus
@@ -56,11 +54,11 @@ def growth(rounds: int = 12, sizes: Sizes = FULL) -> Iterator[tuple[str, Point]]
         yield "parameters", more_parameters(parameters, rounds, update)
     for batch_size in sizes.batch_size:
         yield "batch_size", larger_batches(batch_size, sizes.hidden, rounds, update)
-    for tasks in sizes.tasks:
-        yield "tasks", more_tasks(tasks, sizes.hidden, rounds, update)
-    store = pictures(count=max(sizes.examples))
-    for examples in sizes.examples:
-        yield "examples", more_examples(store[:examples], sizes.hidden, rounds, update)
+    # A curve that should be flat is measured by turns: a slow minute then lifts all of it.
+    for point in more_tasks(sizes.tasks, sizes.hidden, rounds, update):
+        yield "tasks", point
+    for point in more_examples(sizes.examples, sizes.hidden, rounds, update):
+        yield "examples", point
 
 
 def more_parameters(parameters: int, rounds: int, update: Update) -> Point:
@@ -78,22 +76,37 @@ def larger_batches(size: int, hidden: Sequence[int], rounds: int, update: Update
     }
 
 
-def more_tasks(tasks: int, hidden: Sequence[int], rounds: int, update: Update) -> Point:
-    learner, examples = _learned(tasks, hidden, BATCH)
-    task = NextTask(learner, examples, update)
-    batch = next(task.minibatches())
-    found = milliseconds({"evcl_plus": lambda: task.step(batch)}, rounds)
-    return {"tasks": tasks, **found, "vectors": memory_in_vectors(tasks + 1)}
+def more_tasks(
+    counts: Sequence[int], hidden: Sequence[int], rounds: int, update: Update
+) -> list[Point]:
+    def step(tasks: int) -> Work:
+        task = NextTask(*_learned(tasks, hidden, BATCH), update)
+        batch = next(task.minibatches())
+        return lambda: task.step(batch)
+
+    vectors = {tasks: memory_in_vectors(tasks + 1) for tasks in counts}
+    found = milliseconds({str(tasks): step(tasks) for tasks in counts}, rounds)
+    return [
+        {"tasks": tasks, "evcl_plus": found[str(tasks)], "vectors": vectors[tasks]}
+        for tasks in counts
+    ]
 
 
-def more_examples(store: Tensor, hidden: Sequence[int], rounds: int, update: Update) -> Point:
+def more_examples(
+    counts: Sequence[int], hidden: Sequence[int], rounds: int, update: Update
+) -> list[Point]:
     learner, few = _learned(1, hidden, BATCH)
-    examples = replace(few, store=store, labels=labels(len(store)), rows=None)
-    task = NextTask(learner, examples, update)
-    # One epoch follows the other, so that a shuffle is paid for once in an epoch.
-    batches = chain.from_iterable(task.minibatches() for _ in count())
-    found = milliseconds({"evcl_plus": lambda: task.step(next(batches))}, rounds)
-    return {"examples": len(store), **found}
+    store, every_label = pictures(count=max(counts)), labels(max(counts))
+
+    def step(size: int) -> Work:
+        examples = replace(few, store=store[:size], labels=every_label[:size], rows=None)
+        task = NextTask(learner, examples, update)
+        # One epoch follows the other, so that a shuffle is paid for once in an epoch.
+        batches = chain.from_iterable(task.minibatches() for _ in count())
+        return lambda: task.step(next(batches))
+
+    found = milliseconds({str(size): step(size) for size in counts}, rounds)
+    return [{"examples": size, "evcl_plus": found[str(size)]} for size in counts]
 
 
 def _width(parameters: int) -> int:
