@@ -86,6 +86,8 @@ def test_an_interrupt_keeps_what_is_finished_and_the_next_call_goes_on(tmp_path:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A shell that runs the tests in the background has them ignore interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     running = tmp_path / "out" / "split-digits" / "vcl" / "seed-0" / "unfinished.json"
     deadline = time.monotonic() + 120
