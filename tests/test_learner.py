@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import evclplus as ec
+from evclplus.checks import as_input
 from evclplus.core.examples import Examples
 from evclplus.errors import DataError, FileError, SettingsError, StateError, TrainingError
 from tests.helpers import Convolutional, blobs, small_network
@@ -293,6 +294,7 @@ def test_the_order_of_calls_matters() -> None:
     [
         (torch.zeros(2, 5), "cannot take x"),
         (np.full((2, 4), np.inf), "NaN or infinite"),
+        (np.array([[np.inf, -np.inf, 0, 0]]), "NaN or infinite"),
         (np.zeros((2, 4), dtype=np.uint8), "raw bytes"),
         (np.zeros((0, 4)), "not empty"),
         (np.zeros(4), "expected"),
@@ -301,6 +303,11 @@ def test_the_order_of_calls_matters() -> None:
 def test_bad_inputs_to_predict(x: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         learned().predict(x, task=0)
+
+
+def test_large_inputs_are_finite_though_their_sum_is_not() -> None:
+    x = torch.full((2, 4), 3e38)
+    assert torch.equal(as_input(x, torch.float32), x)
 
 
 @pytest.mark.parametrize(

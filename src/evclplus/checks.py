@@ -6,12 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evclplus.core.examples import Examples
+from evclplus.core.examples import Examples, rows_at_once
 from evclplus.errors import DataError, SettingsError
-
-MOST_ROWS, MOST_NUMBERS = 2048, 2**21
-"""Examples looked at together when nothing is learned from them, and the numbers they may have.
-A prediction draws weights anew for each such part; the activations of pictures are large."""
 
 
 def usable_device(name: str | None) -> torch.device | None:
@@ -28,11 +24,6 @@ def usable_device(name: str | None) -> torch.device | None:
             "network's weights are"
         ) from None
     return device
-
-
-def rows_at_once(inputs: Tensor) -> int:
-    """How many of the inputs to predict at once."""
-    return min(MOST_ROWS, max(1, MOST_NUMBERS // max(1, inputs[:1].numel())))
 
 
 def as_input(x: Any, dtype: torch.dtype) -> Tensor:

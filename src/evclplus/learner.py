@@ -15,11 +15,10 @@ from evclplus.checks import (
     as_input,
     check_finite,
     check_labels,
-    rows_at_once,
     usable_device,
 )
 from evclplus.config import Training
-from evclplus.core.examples import Examples
+from evclplus.core.examples import Examples, rows_at_once
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead, new_weights, shared_weights
 from evclplus.core.hold import Hold

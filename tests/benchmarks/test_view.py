@@ -10,7 +10,7 @@ from PIL import Image
 from evclplus.benchmarks import Stream, rotated_tasks
 from evclplus.benchmarks.rotated import rotation
 from evclplus.benchmarks.settings import pixel_permutation
-from evclplus.core.examples import SMALL_BATCH, Examples, View
+from evclplus.core.examples import SMALL_BATCH, Examples, View, rows_at_once
 from evclplus.errors import DataError
 
 
@@ -99,3 +99,11 @@ def test_colours_turn_and_shuffle_together() -> None:
 def test_what_is_no_picture_cannot_be_turned() -> None:
     with pytest.raises(DataError, match="cannot be rotated"):
         rotated_tasks(np.arange(80).reshape(20, 4), np.arange(20) % 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((5, 784), 2048), ((5, 3, 32, 32), 682), ((1, 2**22), 1), ((0, 784), 2048)],
+)
+def test_few_large_inputs_are_looked_at_together(shape: tuple[int, ...], expected: int) -> None:
+    assert rows_at_once(torch.empty(shape, device="meta")) == expected

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch._inductor
 from torch import Tensor, nn
+from torch.torch_version import TorchVersion
 
 import evclplus as ec
 from evclplus.config import Training
@@ -126,6 +127,31 @@ def test_one_graph_serves_batches_of_any_size(body: nn.Module) -> None:
         expected = by_definition(q, same_noise(batch), at_mean=False)
         likelihood(replace(batch, generator=batch_for(network, (2, 15)).generator))
         assert_same_gradients(vectors, expected)
+
+
+def test_a_graph_reads_bytes_in_any_order_of_memory() -> None:
+    network = BayesianNetwork(ec.networks.mlp(6, [20], heads=[CLASSES]))
+    q, vectors = posterior(network), Vectors(posterior(network))
+    likelihood = TracedLikelihood(network, vectors, at_mean=False)
+    stored = torch.randint(0, 256, (6, 40), dtype=torch.uint8).t()
+    assert not stored.is_contiguous()
+    change: dict[str, Any] = {
+        "x": stored,
+        "y": torch.arange(40) % CLASSES,
+        "view": View(1 / 255, -0.5),
+    }
+    likelihood(replace(batch_for(network, (6,)), **change))
+    inputs = change | {"x": stored.float() / 255 - 0.5, "view": View()}
+    expected = by_definition(q, same_noise(replace(batch_for(network, (6,)), **inputs)), False)
+    torch.testing.assert_close(vectors.mean_gradient, expected[1], rtol=1e-4, atol=1e-6)
+    found = 2 * vectors.variance * vectors.spread_gradient
+    torch.testing.assert_close(found, expected[2], rtol=1e-4, atol=1e-6)
+
+
+def test_an_old_torch_traces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version, works in (("2.7.1", False), ("2.8.0", True), ("2.13.0+cpu", True)):
+        monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+        assert can_be_traced(two_heads()) == works
 
 
 def two_heads() -> BayesianNetwork:

@@ -150,8 +150,7 @@ def _gather(parts: list[Part]) -> tuple[Tensor, Tensor, View]:
     """x, y and how x is to be converted; examples of several tasks are converted already."""
     if len(parts) == 1:
         ((examples, index),) = parts
-        view = examples.view
         x, y = examples.stored(index), examples.labels.index_select(0, index)
-        return x, y, View(view.scale, view.shift)
+        return x, y, examples.view.conversion
     inputs = [examples.inputs(index) for examples, index in parts]
     return torch.cat(inputs), torch.cat([e.labels[index] for e, index in parts]), View()

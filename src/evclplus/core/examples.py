@@ -11,6 +11,15 @@ from evclplus.errors import DataError
 
 SMALL_BATCH = 1024
 
+MOST_ROWS, MOST_NUMBERS = 2048, 2**21
+"""Examples looked at together when nothing is learned from them, and the numbers they may have.
+A prediction draws weights anew for each such part; the activations of pictures are large."""
+
+
+def rows_at_once(inputs: Tensor) -> int:
+    """How many of the inputs to look at together."""
+    return min(MOST_ROWS, max(1, MOST_NUMBERS // max(1, inputs[:1].numel())))
+
 
 @dataclass(frozen=True)
 class View:
@@ -24,6 +33,11 @@ class View:
     shift: float = 0.0
     permutation: Tensor | None = None
     blank: Tensor | None = None
+
+    @property
+    def conversion(self) -> "View":
+        """What is left to do with rows that are reordered."""
+        return View(self.scale, self.shift)
 
     def reorder(self, rows: Tensor) -> Tensor:
         """Stored rows with their values moved, still as stored. Their memory need not be
@@ -129,7 +143,7 @@ class Examples:
         store = self.store.new_empty((len(rows), *self.input_shape))
         for part, target in zip(rows.split(SMALL_BATCH), store.split(SMALL_BATCH), strict=True):
             target.copy_(self.view.reorder(self.store.index_select(0, part)))
-        return replace(self, store=store, rows=None, view=View(self.view.scale, self.view.shift))
+        return replace(self, store=store, rows=None, view=self.view.conversion)
 
     def on(self, device: torch.device) -> "Examples":
         """The same examples, kept on a device."""
