@@ -44,18 +44,17 @@ def first_batch(learner: ec.Learner, task: ec.Task, seed: int = 0) -> Batch:
 def moved(q: MeanField, by: float = 0.1, seed: int = 0) -> MeanField:
     """q with every mean and log-std pushed a little, ready for gradients."""
     generator = torch.Generator().manual_seed(seed)
-    noise = [by * torch.randn(v.shape, generator=generator) for v in (q.mean, q.log_std)]
-    return MeanField(
-        (q.mean + noise[0]).requires_grad_(), (q.log_std + noise[1]).requires_grad_(), q.layout
-    )
+    noise = [by * torch.randn(v.shape, generator=generator) for v in (q.mean, q.variance)]
+    variance = q.variance * (2 * noise[1]).exp()
+    return MeanField((q.mean + noise[0]).requires_grad_(), variance.requires_grad_(), q.layout)
 
 
 def gradients(
     method: ec.Method, q: MeanField, memory: Memory, batch: Batch
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient of the total loss with respect to means and log-stds."""
+    """The gradient of the total loss with respect to means and variances."""
     total = method.loss(q, memory, batch).total
-    found = torch.autograd.grad(total, [q.mean, q.log_std], allow_unused=True)
+    found = torch.autograd.grad(total, [q.mean, q.variance], allow_unused=True)
     first, second = (torch.zeros(0) if g is None else g for g in found)
     return first, second
 

@@ -1,8 +1,12 @@
+import hashlib
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -70,7 +74,7 @@ def test_same_seed_same_bits_whatever_the_global_state() -> None:
     second = learned("evcl+")
     assert torch.equal(state, torch.get_rng_state())
     assert torch.equal(first.q.mean, second.q.mean)
-    assert torch.equal(first.q.log_std, second.q.log_std)
+    assert torch.equal(first.q.variance, second.q.variance)
     assert not torch.equal(first.q.mean, learned("evcl+", seed=1).q.mean)
 
 
@@ -135,7 +139,7 @@ def test_save_load_go_on_equals_never_having_stopped(name: str, tmp_path: Path) 
     for task in stream.tasks[1:]:
         again.learn(task)
     assert torch.equal(again.q.mean, straight.q.mean)
-    assert torch.equal(again.q.log_std, straight.q.log_std)
+    assert torch.equal(again.q.variance, straight.q.variance)
     assert again.evaluate(stream) == straight.evaluate(stream)
 
 
@@ -163,7 +167,39 @@ def test_point_parameters_survive_a_save(tmp_path: Path) -> None:
     learner.learn(stream[0]).save(tmp_path)
     again = ec.Learner.load(tmp_path)
     assert again.network.layout == learner.network.layout
-    assert torch.equal(again.q.log_std, learner.q.log_std)
+    assert torch.equal(again.q.variance, learner.q.variance)
+
+
+def changed_on_disk(
+    folder: Path, schema: int, change: Callable[[dict[str, torch.Tensor]], object]
+) -> None:
+    """A saved learner with other tensors and a checksum that fits them."""
+    header, state = folder / "learner.json", next(folder.glob("*.safetensors"))
+    tensors = safetensors.torch.load(state.read_bytes())
+    change(tensors)
+    state.write_bytes(safetensors.torch.save(tensors))
+    digest = hashlib.sha256(state.read_bytes()).hexdigest()
+    header.write_text(
+        json.dumps(json.loads(header.read_text()) | {"schema": schema, "sha256": digest})
+    )
+
+
+def test_a_learner_saved_with_log_stds_is_read(tmp_path: Path) -> None:
+    def as_schema_1(tensors: dict[str, torch.Tensor]) -> None:
+        for owner in ("q", "prior"):
+            tensors[f"{owner}.log_std"] = tensors.pop(f"{owner}.variance").log() / 2
+
+    learner = learned(tasks=1)
+    changed_on_disk(learner.save(tmp_path), 1, as_schema_1)
+    again = ec.Learner.load(tmp_path)
+    torch.testing.assert_close(again.q.variance, learner.q.variance)
+    torch.testing.assert_close(again.memory.prior.variance, learner.memory.prior.variance)
+
+
+def test_variances_that_are_none_are_refused(tmp_path: Path) -> None:
+    changed_on_disk(learned(tasks=1).save(tmp_path), 2, lambda state: state["q.variance"].neg_())
+    with pytest.raises(FileError, match=r"q\.variance"):
+        ec.Learner.load(tmp_path)
 
 
 def test_a_saved_learner_is_replaced_only_when_asked(tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ class Header(BaseModel):
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
-    schema_version: Literal[1] = Field(1, alias="schema")
+    schema_version: Literal[1, 2] = Field(2, alias="schema")
+    """2: variances are stored; in 1 their log-stds were."""
     method: str
     options: dict[str, Any]
     training: dict[str, Any]
@@ -100,10 +101,10 @@ def state_tensors(
     """Everything that survives, by name."""
     tensors = {
         "q.mean": q.mean,
-        "q.log_std": q.log_std,
+        "q.variance": q.variance,
         "start": start,
         "prior.mean": memory.prior.mean,
-        "prior.log_std": memory.prior.log_std,
+        "prior.variance": memory.prior.variance,
     }
     if memory.fisher is not None:
         tensors["fisher"] = memory.fisher
@@ -125,13 +126,16 @@ def state_of(
         for name in ("q.mean", "start", "prior.mean"):
             if tensors[name].shape != (layout.total,):
                 raise FileError(f"the saved {name} does not fit the saved layout")
+        for name in ("q.variance", "prior.variance"):
+            if tensors[name].shape != (layout.gaussian_total,) or not (tensors[name] > 0).all():
+                raise FileError(f"the saved {name} does not fit the saved layout, or is not > 0")
         stored = tuple(
             Examples(tensors[f"stored.{i}.x"], tensors[f"stored.{i}.y"], kept.outputs, kept.head)
             for i, kept in enumerate(header.stored)
         )
         q, prior = (
             MeanField(
-                tensors[f"{name}.mean"].to(device), tensors[f"{name}.log_std"].to(device), layout
+                tensors[f"{name}.mean"].to(device), tensors[f"{name}.variance"].to(device), layout
             )
             for name in ("q", "prior")
         )
@@ -176,8 +180,8 @@ def read(folder: Path) -> tuple[Header, dict[str, Tensor]]:
         raise FileError(f"{folder} holds no saved learner: {HEADER} cannot be read") from None
     except (ValueError, RecursionError):
         raise FileError(f"{path} is not JSON; it is damaged or not a saved learner") from None
-    if not isinstance(content, dict) or content.get("schema") != 1:
-        raise FileError(f"{path} is not a learner saved by this version (schema 1)")
+    if not isinstance(content, dict) or content.get("schema") not in (1, 2):
+        raise FileError(f"{path} is not a learner saved by this version (schema 1 or 2)")
     try:
         header = Header.model_validate(content)
     except (ValidationError, ValueError) as error:
@@ -188,8 +192,13 @@ def read(folder: Path) -> tuple[Header, dict[str, Tensor]]:
         state = (folder / header.state).read_bytes()
         if hashlib.sha256(state).hexdigest() != header.sha256:
             raise FileError(f"{folder / header.state} is damaged: its checksum does not match")
-        return header, load_tensors(state)
+        tensors = load_tensors(state)
     except OSError as error:
         raise FileError(f"cannot read {folder / header.state}: {error.strerror}") from None
     except SafetensorError as error:
         raise FileError(f"{folder / header.state} is not a safetensors file: {error}") from None
+    if header.schema_version == 1:
+        for owner in ("q", "prior"):
+            if f"{owner}.log_std" in tensors:
+                tensors[f"{owner}.variance"] = (2 * tensors.pop(f"{owner}.log_std")).exp()
+    return header, tensors

@@ -62,7 +62,7 @@ def fit(
         data = [data[0].gathered()]
     data = [examples.on(q.mean.device) for examples in data]
     vectors = Vectors(q, low_precision=training.precision == "bf16")
-    at_mean = at_mean or len(q.log_std) == 0  # point values have no spread to learn
+    at_mean = at_mean or len(q.variance) == 0  # point values have no spread to learn
     examples = q.mean.new_tensor(float(sum(map(len, data))))
     regulariser = None if method is None else method.in_tensors(q.mean).regulariser
     if regulariser is not None and not regulariser(q, memory, examples):
@@ -106,7 +106,7 @@ def _terms(
 
 
 def _all_finite(total: Tensor, vectors: Vectors) -> bool:
-    parts = (total, vectors.mean, vectors.log_std)
+    parts = (total, vectors.mean, vectors.variance)
     return bool(torch.stack([part.isfinite().all() for part in parts]).all())
 
 

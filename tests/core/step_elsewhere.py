@@ -50,9 +50,11 @@ def train(name: str) -> None:
         batch = Batch(network, torch.Generator(), x, data.labels, 0, 3, 6)
         nll = likelihood(batch)["nll"]
         update(vectors, regulariser, memory, examples, rates, 1.0, method.is_point)
-    assert {nll.device.type, vectors.mean.device.type, vectors.posterior().log_std.device.type} == {
-        DEVICE
-    }
+    assert {
+        nll.device.type,
+        vectors.mean.device.type,
+        vectors.posterior().variance.device.type,
+    } == {DEVICE}
     try:
         nll.item()
     except DataDependentOutputException:

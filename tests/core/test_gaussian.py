@@ -10,13 +10,13 @@ def random_gaussian(seed: int) -> MeanField:
     generator = torch.Generator().manual_seed(seed)
     mean = torch.randn(LAYOUT.total, generator=generator, dtype=torch.float64)
     log_std = torch.randn(LAYOUT.gaussian_total, generator=generator, dtype=torch.float64)
-    return MeanField(mean, log_std, LAYOUT)
+    return MeanField(mean, (2 * log_std).exp(), LAYOUT)
 
 
 def test_kl_equals_torch_distributions() -> None:
     q, p = random_gaussian(0), random_gaussian(1)
     expected = kl_divergence(
-        Normal(q.gaussian_mean, q.log_std.exp()), Normal(p.gaussian_mean, p.log_std.exp())
+        Normal(q.gaussian_mean, q.variance.sqrt()), Normal(p.gaussian_mean, p.variance.sqrt())
     ).sum()
     torch.testing.assert_close(kl(q, p), expected, rtol=1e-12, atol=0)
 
@@ -24,20 +24,20 @@ def test_kl_equals_torch_distributions() -> None:
 def test_kl_of_a_gaussian_to_itself_is_zero_and_so_is_its_gradient() -> None:
     q = random_gaussian(0)
     q.mean.requires_grad_()
-    q.log_std.requires_grad_()
+    q.variance.requires_grad_()
     value = kl(q, q.clone())
     value.backward()
     assert value.item() == 0.0
     # Weights no task uses are held by this alone: exactly zero, or the optimiser would move them.
     assert q.mean.grad is not None
-    assert q.log_std.grad is not None
+    assert q.variance.grad is not None
     assert torch.count_nonzero(q.mean.grad) == 0
-    assert torch.count_nonzero(q.log_std.grad) == 0
+    assert torch.count_nonzero(q.variance.grad) == 0
 
 
 def test_point_values_have_no_kl() -> None:
     q, p = random_gaussian(0), random_gaussian(1)
-    moved = MeanField(q.mean.clone(), q.log_std, LAYOUT)
+    moved = MeanField(q.mean.clone(), q.variance, LAYOUT)
     moved.mean[LAYOUT.gaussian_total :] += 3.0
     assert kl(moved, p).item() == kl(q, p).item()
 
@@ -60,4 +60,4 @@ def test_replaced_changes_only_what_is_marked() -> None:
     assert new.mean[3] == new.mean[-1] == 7.0
     torch.testing.assert_close(new.variance[3].item(), 4.0)
     assert torch.equal(new.mean[~where], q.mean[~where])
-    assert torch.equal(new.log_std[~where[:10]], q.log_std[~where[:10]])
+    assert torch.equal(new.variance[~where[:10]], q.variance[~where[:10]])

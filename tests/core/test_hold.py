@@ -62,7 +62,7 @@ def test_answers_that_stay_cost_nothing_and_samples_cost_their_variance() -> Non
     previous = network.initial(1e-2)
     batch = batch_of(network, Hold(network.copy(), previous, (0, 1), LAM))
     assert batch.terms(previous, at_mean=True)["function"] == 0
-    certain = replace(previous, log_std=previous.log_std - 3)
+    certain = replace(previous, variance=previous.variance / 400)
     assert batch.terms(previous)["function"] > 100 * batch.terms(certain)["function"] > 0
 
 

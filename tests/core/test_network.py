@@ -15,8 +15,8 @@ def posterior(network: BayesianNetwork, std: float = 0.3) -> MeanField:
     """The module's weights as means, with a different std for every weight."""
     q = network.initial(1.0)
     generator = torch.Generator().manual_seed(5)
-    spread = std * torch.rand(q.log_std.shape, generator=generator) + 0.05
-    return MeanField(q.mean, spread.log(), q.layout)
+    spread = std * torch.rand(q.variance.shape, generator=generator) + 0.05
+    return MeanField(q.mean, spread.square(), q.layout)
 
 
 def draws(seed: int = 0) -> torch.Generator:
@@ -40,7 +40,7 @@ def test_local_reparameterisation_has_the_moments_of_sampled_weights(name: str) 
     network = BayesianNetwork(layer)
     q = posterior(network)
     x = torch.randn(2, *shape, generator=draws(1))
-    means, stds = network.layout.named(q.mean), network.layout.named(q.log_std.exp())
+    means, stds = network.layout.named(q.mean), network.layout.named(q.variance.sqrt())
     count, generator = 2000, draws(2)
 
     def with_sampled_weights() -> Tensor:
@@ -88,10 +88,10 @@ def test_a_network_with_every_kind_of_parameter() -> None:
     x = torch.randint(0, 10, (4, 5), generator=draws())
     q = posterior(network)
     q.mean.requires_grad_()
-    q.log_std.requires_grad_()
+    q.variance.requires_grad_()
     network(q, x, generator=draws(), training=True).square().sum().backward()
     # Every mean and every std takes part: none is silently left out of the Gaussian.
-    for vector in (q.mean, q.log_std):
+    for vector in (q.mean, q.variance):
         assert vector.grad is not None
         for name, gradient in network.layout.named(vector.grad).items():
             assert torch.count_nonzero(gradient) > 0, name
@@ -184,7 +184,7 @@ def test_point_values_are_not_sampled() -> None:
     network = BayesianNetwork(module, point=lambda name: not name.startswith("2."))
     assert network.layout.names[: network.layout.gaussian_names] == ("2.weight", "2.bias")
     q, x = posterior(network), torch.ones(2, 3)
-    assert len(q.log_std) == 4 * 2 + 2
+    assert len(q.variance) == 4 * 2 + 2
     assert not torch.equal(network(q, x, generator=draws(0)), network(q, x, generator=draws(1)))
     all_point = BayesianNetwork(module, point=lambda name: True)
     q = all_point.initial(1.0)
@@ -195,9 +195,9 @@ def test_a_gaussian_weight_with_a_point_bias_and_the_reverse() -> None:
     for kept in ("weight", "bias"):
         network = BayesianNetwork(nn.Linear(3, 4), point=kept.__eq__)
         q, x = posterior(network), torch.ones(3000, 3)
-        q.log_std.requires_grad_()
+        q.variance.requires_grad_()
         output = network(q, x, generator=draws())
-        stds = network.layout.named(q.log_std.exp())
+        stds = network.layout.named(q.variance.sqrt())
         std = stds["weight"].square().sum(1).sqrt() if kept == "bias" else stds["bias"]
         torch.testing.assert_close(output.std(0), std, rtol=0.06, atol=0)
 
@@ -205,10 +205,10 @@ def test_a_gaussian_weight_with_a_point_bias_and_the_reverse() -> None:
 def test_an_input_of_zeros_gives_finite_gradients_without_a_bias() -> None:
     network = BayesianNetwork(nn.Linear(3, 4, bias=False))
     q = posterior(network)
-    q.log_std.requires_grad_()
+    q.variance.requires_grad_()
     network(q, torch.zeros(2, 3), generator=draws()).sum().backward()
-    assert q.log_std.grad is not None
-    assert torch.isfinite(q.log_std.grad).all()
+    assert q.variance.grad is not None
+    assert torch.isfinite(q.variance.grad).all()
 
 
 def test_frozen_parameters_stay_constants() -> None:

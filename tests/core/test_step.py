@@ -14,7 +14,7 @@ from evclplus.config import Training
 from evclplus.core import traced
 from evclplus.core.batches import Batch, minibatches
 from evclplus.core.examples import Examples
-from evclplus.core.gaussian import MeanField
+from evclplus.core.gaussian import Layout, MeanField
 from evclplus.core.heads import MultiHead
 from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
@@ -98,8 +98,13 @@ def converted(name: str, point: str = "") -> BayesianNetwork:
 
 def posterior(network: BayesianNetwork) -> MeanField:
     q = network.initial(1.0)
-    spread = torch.rand(q.log_std.shape, generator=torch.Generator().manual_seed(3)) - 2.0
-    return MeanField(q.mean, spread.to(q.mean.dtype), q.layout)
+    log_std = torch.rand(q.variance.shape, generator=torch.Generator().manual_seed(3)) - 2.0
+    return MeanField(q.mean, (2 * log_std).exp().to(q.mean.dtype), q.layout)
+
+
+def gaussian_of(mean: Tensor, log_std: Tensor, layout: Layout) -> MeanField:
+    """In what Adam moves."""
+    return MeanField(mean, (2 * log_std).exp(), layout)
 
 
 def batch_for(network: BayesianNetwork, shape: tuple[int, ...], head: int = 0) -> Batch:
@@ -111,22 +116,21 @@ def batch_for(network: BayesianNetwork, shape: tuple[int, ...], head: int = 0) -
 
 
 def by_definition(q: MeanField, batch: Batch, at_mean: bool) -> tuple[Tensor, Tensor, Tensor]:
-    leaves = MeanField(
-        q.mean.clone().requires_grad_(), q.log_std.clone().requires_grad_(), q.layout
-    )
+    leaves = q.clone()
+    for vector in (leaves.mean, leaves.variance):
+        vector.requires_grad_()
     loss = torch.stack(list(batch.terms(leaves, at_mean).values())).sum()
-    found = torch.autograd.grad(loss, [leaves.mean, leaves.log_std], allow_unused=True)
-    mean, log_std = (
+    found = torch.autograd.grad(loss, [leaves.mean, leaves.variance], allow_unused=True)
+    mean, variance = (
         torch.zeros_like(v) if g is None else g
-        for g, v in zip(found, (q.mean, q.log_std), strict=True)
+        for g, v in zip(found, (q.mean, q.variance), strict=True)
     )
-    return loss.detach(), mean, log_std
+    return loss.detach(), mean, variance
 
 
 def assert_same_gradients(vectors: Vectors, expected: tuple[Tensor, Tensor, Tensor]) -> None:
     torch.testing.assert_close(vectors.mean_gradient, expected[1], rtol=1e-9, atol=1e-13)
-    log_std_gradient = 2 * vectors.variance * vectors.spread_gradient
-    torch.testing.assert_close(log_std_gradient, expected[2], rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(vectors.spread_gradient, expected[2], rtol=1e-9, atol=1e-13)
 
 
 @pytest.mark.parametrize("at_mean", [False, True])
@@ -152,7 +156,7 @@ def test_the_gradient_with_held_heads_equals_autograd(point: str, at_mean: bool)
         MultiHead(body, heads).double(), point=lambda n: bool(point) and point in n
     )
     q = posterior(network)
-    previous = MeanField(q.mean + 0.3 * torch.sin(torch.arange(len(q.mean))), q.log_std, q.layout)
+    previous = MeanField(q.mean + 0.3 * torch.sin(torch.arange(len(q.mean))), q.variance, q.layout)
     hold = Hold(network.copy(), previous, (0, 1), 0.7)
     vectors = Vectors(q)
     likelihood = LikelihoodGradient(network, vectors, at_mean)
@@ -200,7 +204,7 @@ def test_the_training_loop_equals_autograd_and_torch_adam(
     q = posterior(network)
     generator = torch.Generator().manual_seed(4)
     fisher = torch.rand(len(q.mean), generator=generator, dtype=torch.float64)
-    prior = MeanField(q.mean + 0.1, q.log_std - 0.05, q.layout)
+    prior = MeanField(q.mean + 0.1, 0.9 * q.variance, q.layout)
     memory = Memory(prior, fisher, tasks=1)
     data = [Examples(batch_for(network, shape).x, batch_for(network, shape).y, CLASSES)]
     training = Training(epochs=5, batch_size=3, clip_norm=clip_norm, schedule="linear")
@@ -209,21 +213,22 @@ def test_the_training_loop_equals_autograd_and_torch_adam(
         *(torch.Generator().manual_seed(5), "", Progress()),
     )
 
-    leaves = MeanField(q.mean.clone(), q.log_std.clone(), q.layout)
-    moved = [v.requires_grad_() for v in (leaves.mean, leaves.log_std) if len(v)]
+    leaves = q.mean.clone(), q.variance.log() / 2
+    moved = [v.requires_grad_() for v in leaves if len(v)]
     optimiser = torch.optim.Adam(moved)
     generator, step = torch.Generator().manual_seed(5), 0
     for _ in range(5):
         for batch in minibatches(network, data, 3, generator):
             optimiser.param_groups[0]["lr"] = 1e-3 * (1 - step / 10)
             optimiser.zero_grad()
-            method.loss(leaves, memory, batch).total.backward()
+            method.loss(gaussian_of(*leaves, q.layout), memory, batch).total.backward()
             if clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(moved, clip_norm)
             optimiser.step()
             step += 1
-    torch.testing.assert_close(found.mean, leaves.mean.detach(), rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(found.log_std, leaves.log_std.detach(), rtol=1e-9, atol=1e-12)
+    mean, log_std = (leaf.detach() for leaf in leaves)
+    torch.testing.assert_close(found.mean, mean, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.variance.log() / 2, log_std, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["evcl+", "ewc", "vcl"])
@@ -232,7 +237,7 @@ def test_the_compiled_update_equals_the_plain_one(name: str) -> None:
     module, _ = MODULES["mlp"]
     network = BayesianNetwork(copy.deepcopy(module).double(), point=lambda _: method.is_point)
     q = posterior(network)
-    memory = Memory(MeanField(q.mean + 0.1, q.log_std - 0.05, q.layout), torch.rand_like(q.mean))
+    memory = Memory(MeanField(q.mean + 0.1, 0.9 * q.variance, q.layout), torch.rand_like(q.mean))
     results = []
     for function in (update, torch.compile(update, fullgraph=True, dynamic=True)):
         vectors = Vectors(q)
@@ -243,7 +248,7 @@ def test_the_compiled_update_equals_the_plain_one(name: str) -> None:
                 *(vectors, method.regulariser, memory, torch.tensor(50.0).double(), rates, None),
                 method.is_point,
             )
-        results.append((vectors.mean, vectors.log_std, vectors.variance))
+        results.append((vectors.mean, vectors.variance))
     for plain, compiled in zip(*results, strict=True):
         torch.testing.assert_close(plain, compiled, rtol=1e-9, atol=1e-12)
 
@@ -286,7 +291,7 @@ def test_one_compiled_update_serves_every_strength(caplog: pytest.LogCaptureFixt
     module, shape = MODULES["frozen"]  # with the same numbers compiled and not
     network = BayesianNetwork(copy.deepcopy(module).double())
     q, batch = posterior(network), batch_for(network, shape)
-    memory = Memory(MeanField(q.mean + 0.1, q.log_std, q.layout), torch.rand_like(q.mean))
+    memory = Memory(MeanField(q.mean + 0.1, q.variance, q.layout), torch.rand_like(q.mean))
     data = [Examples(batch.x, batch.y, CLASSES)]
 
     def trained(method: Method, compile: str) -> MeanField:

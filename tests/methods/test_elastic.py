@@ -84,7 +84,7 @@ def learn_both(method: ec.Method) -> MeanField:
 def test_evcl_at_lambda_zero_equals_vcl_bit_for_bit() -> None:
     vcl, evcl = learn_both(ec.VCL()), learn_both(ec.EVCL(lam=0.0))
     assert torch.equal(vcl.mean, evcl.mean)
-    assert torch.equal(vcl.log_std, evcl.log_std)
+    assert torch.equal(vcl.variance, evcl.variance)
     assert not torch.equal(vcl.mean, learn_both(ec.EVCL(lam=1e4)).mean)
 
 
@@ -93,9 +93,9 @@ def test_evcl_plus_equals_evcl_while_no_variance_has_grown() -> None:
     fisher = learner.memory.fisher
     assert fisher is not None
     previous = learner.memory.prior
-    shrunk = MeanField(previous.mean + 0.1, previous.log_std - 0.2, previous.layout)
-    same = MeanField(previous.mean + 0.1, previous.log_std, previous.layout)
-    grown = MeanField(previous.mean + 0.1, previous.log_std + 0.2, previous.layout)
+    shrunk = MeanField(previous.mean + 0.1, 0.7 * previous.variance, previous.layout)
+    same = MeanField(previous.mean + 0.1, previous.variance, previous.layout)
+    grown = MeanField(previous.mean + 0.1, 1.5 * previous.variance, previous.layout)
     plus, plain = ec.EVCLPlus(lam=STRONG), ec.EVCL(lam=STRONG)
     for q in (shrunk, same):
         assert torch.equal(plus.penalty(q, previous, fisher), plain.penalty(q, previous, fisher))

@@ -11,12 +11,13 @@ def test_weights_of_later_tasks_do_not_move_before_their_time() -> None:
     stream = blobs()
     learner = ec.Learner(small_network(stream.heads), ec.VCL(), epochs=5, batch_size=20)
     before = learner.network.layout.named(learner.q.mean.clone())
-    log_std = learner.network.layout.named(learner.q.log_std.clone())
+    variance = learner.network.layout.named(learner.q.variance.clone())
     learner.learn(stream[0])
     after = learner.network.layout.named(learner.q.mean)
     assert torch.equal(before["heads.1.weight"], after["heads.1.weight"])
     assert torch.equal(
-        log_std["heads.1.weight"], learner.network.layout.named(learner.q.log_std)["heads.1.weight"]
+        variance["heads.1.weight"],
+        learner.network.layout.named(learner.q.variance)["heads.1.weight"],
     )
     assert not torch.equal(before["heads.0.weight"], after["heads.0.weight"])
     learner.learn(stream[1])

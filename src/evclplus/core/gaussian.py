@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import log, prod
+from math import prod
 
-import torch
 from torch import Tensor
 
 
@@ -12,8 +11,8 @@ from torch import Tensor
 class Layout:
     """Where each named parameter lives in the flat vectors.
 
-    The first `gaussian_names` names have a mean and a log-std; the rest are point values and
-    have a mean only. A vector of means covers all names, a vector of log-stds the first ones.
+    The first `gaussian_names` names have a mean and a variance; the rest are point values and
+    have a mean only. A vector of means covers all names, a vector of variances the first ones.
     """
 
     names: tuple[str, ...]
@@ -31,7 +30,7 @@ class Layout:
 
     @cached_property
     def gaussian_total(self) -> int:
-        """The length of a vector of log-stds."""
+        """The length of a vector of variances."""
         return sum(self.sizes[: self.gaussian_names])
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
@@ -45,10 +44,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class MeanField:
-    """A fully factorised Gaussian over weights: N(mean_i, exp(log_std_i)^2) for each of them."""
+    """A fully factorised Gaussian over weights: N(mean_i, variance_i) for each of them."""
 
     mean: Tensor
-    log_std: Tensor
+    variance: Tensor
     layout: Layout
 
     @property
@@ -56,31 +55,28 @@ class MeanField:
         """The means of the weights that have a variance."""
         return self.mean[: self.layout.gaussian_total]
 
-    @property
-    def variance(self) -> Tensor:
-        return (2 * self.log_std).exp()
-
     def clone(self) -> "MeanField":
         """An independent copy, cut off from any gradient."""
-        return MeanField(self.mean.detach().clone(), self.log_std.detach().clone(), self.layout)
+        return MeanField(self.mean.detach().clone(), self.variance.detach().clone(), self.layout)
 
     def replaced(self, where: Tensor, mean: float, variance: float) -> "MeanField":
         """The same Gaussian with N(mean, variance) for the weights marked in `where`."""
         gaussian = where[: self.layout.gaussian_total]
         return MeanField(
             self.mean.masked_fill(where, mean),
-            self.log_std.masked_fill(gaussian, 0.5 * log(variance)),
+            self.variance.masked_fill(gaussian, variance),
             self.layout,
         )
 
 
 def kl(q: MeanField, p: MeanField) -> Tensor:
-    """KL(q || p) in closed form, summed over all Gaussian weights.
+    """KL(q || p) in closed form, summed over all Gaussian weights, with r = s_q^2 / s_p^2:
 
-    KL = sum_i log(s_p / s_q) + (s_q^2 + (m_q - m_p)^2) / (2 s_p^2) - 1/2
+    KL = 1/2 sum_i r + (m_q - m_p)^2 / s_p^2 - 1 - log r
+
+    The slope of r is exactly zero where q is p, and has to be: Adam makes a full step of any
+    rounding error.
     """
-    log_ratio = q.log_std - p.log_std
+    ratio = q.variance / p.variance
     distance = (q.gaussian_mean - p.gaussian_mean).square() / p.variance
-    # Not q.variance / p.variance: the gradient where q is p must be exactly zero, because Adam
-    # makes a full step of any rounding error.
-    return 0.5 * (torch.exp(2 * log_ratio) + distance - 1 - 2 * log_ratio).sum()
+    return 0.5 * (ratio + distance - 1 - ratio.log()).sum()

@@ -7,7 +7,6 @@ local reparameterisation trick); every other floating parameter is sampled as a 
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import log
 
 import torch
 from torch import Tensor, nn
@@ -73,8 +72,7 @@ class BayesianNetwork:
         """The module's own weights as means, with one variance for all Gaussian ones."""
         parameters = dict(self.skeleton.named_parameters())
         mean = torch.cat([parameters[name].detach().flatten() for name in self.layout.names])
-        log_std = mean.new_full((self.layout.gaussian_total,), 0.5 * log(variance))
-        return MeanField(mean, log_std, self.layout)
+        return MeanField(mean, mean.new_full((self.layout.gaussian_total,), variance), self.layout)
 
     @torch.no_grad()
     def restore(self, initial_mean: Tensor, buffers: dict[str, Tensor]) -> None:

@@ -29,7 +29,7 @@ class Vectors:
     """What one training run moves: weights, gradients and Adam's moments, all flat.
 
     Means and variances are the rows of `weights`, so that one batched product serves both, and
-    `gradients` holds d nll / d mu and d nll / d sigma^2.
+    `gradients` holds d nll / d mu and d nll / d sigma^2. `spread_moments` are Adam's of log sigma.
 
     With `low_precision`, `products` is a bfloat16 copy of `weights` that the layers' products
     are made with, and `gradients`, which are such products, are kept in bfloat16; otherwise
@@ -39,22 +39,21 @@ class Vectors:
     def __init__(self, q: MeanField, low_precision: bool = False) -> None:
         self.layout = q.layout
         self.weights = torch.stack([q.mean.detach(), torch.zeros_like(q.mean)])
-        self.mean, self.variance = self.weights[0], self.weights[1, : len(q.log_std)]
-        self.log_std = q.log_std.detach().clone()
-        self.variance.copy_((2 * self.log_std).exp())
+        self.mean, self.variance = self.weights[0], self.weights[1, : len(q.variance)]
+        self.variance.copy_(q.variance.detach())
         self.low_precision = low_precision
         self.products = self.weights.bfloat16() if low_precision else self.weights
         self.product_mean = self.products[0]
-        self.product_variance = self.products[1, : len(q.log_std)]
+        self.product_variance = self.products[1, : len(q.variance)]
         self.gradients = torch.zeros_like(self.products)
         self.mean_gradient = self.gradients[0]
-        self.spread_gradient = self.gradients[1, : len(q.log_std)]
+        self.spread_gradient = self.gradients[1, : len(q.variance)]
         self.moments = (torch.zeros_like(self.mean), torch.zeros_like(self.mean))
-        self.spread_moments = (torch.zeros_like(self.log_std), torch.zeros_like(self.log_std))
+        self.spread_moments = (torch.zeros_like(self.variance), torch.zeros_like(self.variance))
 
     def posterior(self) -> MeanField:
         """A copy: this object and all it holds can go."""
-        return MeanField(self.mean.clone(), self.log_std.clone(), self.layout)
+        return MeanField(self.mean.clone(), self.variance.clone(), self.layout)
 
 
 class LikelihoodGradient:
@@ -415,43 +414,46 @@ def update(
     clip_norm: float | None,
     at_mean: bool,
 ) -> None:
-    """Add the regulariser's gradient to the likelihood's and make Adam's step. All of it is
-    elementwise and in place; the regulariser's value is never computed.
+    """Add the regulariser's gradient to the likelihood's and make Adam's step in the means and in
+    log sigma, which is any number where sigma^2 must stay positive: a step of -d there multiplies
+    sigma^2 by exp(-2 d). All of it is elementwise and in place; the regulariser's value is never
+    computed.
 
     `rates` are the learning rate and what makes Adam's second moment unbiased, a row of
     `step_rates`, as a tensor so that a compiled update serves every step.
     """
-    gradients = [vectors.mean_gradient.to(vectors.mean.dtype)]
+    mean, variance = vectors.mean, vectors.variance
+    slopes = [vectors.mean_gradient.to(mean.dtype)]
     if not at_mean:
-        # d sigma^2 / d log sigma = 2 sigma^2
-        gradients.append(2 * vectors.variance * vectors.spread_gradient)
+        slopes.append(vectors.spread_gradient.to(mean.dtype))
     if regulariser is not None:
 
-        def total(mean: Tensor, log_std: Tensor) -> Tensor:
-            terms = regulariser(MeanField(mean, log_std, vectors.layout), memory, examples)
+        def total(mean: Tensor, variance: Tensor) -> Tensor:
+            terms = regulariser(MeanField(mean, variance, vectors.layout), memory, examples)
             return torch.stack(list(terms.values())).sum()
 
-        slopes = torch.func.grad(total, argnums=(0, 1))(vectors.mean, vectors.log_std)
-        gradients = [a + b for a, b in zip(gradients, slopes, strict=False)]
-    if clip_norm is not None:
-        norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
-        factor = (clip_norm / (norm + 1e-6)).clamp_max(1.0)
-        gradients = [gradient * factor for gradient in gradients]
-    _adam(vectors.mean, gradients[0], *vectors.moments, rates)
+        more = torch.func.grad(total, argnums=(0, 1))(mean, variance)
+        slopes = [a + b for a, b in zip(slopes, more, strict=False)]
     if not at_mean:
-        _adam(vectors.log_std, gradients[1], *vectors.spread_moments, rates)
-        vectors.variance.copy_((2 * vectors.log_std).exp())
+        slopes[1] = slopes[1] * 2 * variance  # d sigma^2 / d log sigma = 2 sigma^2
+    if clip_norm is not None:
+        norm = torch.stack([slope.square().sum() for slope in slopes]).sum().sqrt()
+        factor = (clip_norm / (norm + 1e-6)).clamp_max(1.0)
+        slopes = [slope * factor for slope in slopes]
+    mean.sub_(_adam(slopes[0], *vectors.moments, rates))
+    if not at_mean:
+        variance.mul_((-2 * _adam(slopes[1], *vectors.spread_moments, rates)).exp())
     if vectors.low_precision:
-        vectors.product_mean.copy_(vectors.mean)
-        vectors.product_variance.copy_(vectors.variance)
+        vectors.product_mean.copy_(mean)
+        vectors.product_variance.copy_(variance)
 
 
-def _adam(weights: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Tensor) -> None:
-    """Kingma and Ba, 2015, algorithm 1, in the order of their section 2: the corrections of
-    both moments are in `rates`."""
-    first.mul_(FIRST_DECAY).add_(gradient * (1 - FIRST_DECAY))
-    second.mul_(SECOND_DECAY).add_(gradient.square() * (1 - SECOND_DECAY))
-    weights.sub_(rates[0] * first / (rates[1] * second.sqrt() + EPSILON))
+def _adam(slope: Tensor, first: Tensor, second: Tensor, rates: Tensor) -> Tensor:
+    """How far to go down. Kingma and Ba, 2015, algorithm 1, in the order of their section 2: the
+    corrections of both moments are in `rates`."""
+    first.mul_(FIRST_DECAY).add_(slope * (1 - FIRST_DECAY))
+    second.mul_(SECOND_DECAY).add_(slope.square() * (1 - SECOND_DECAY))
+    return rates[0] * first / (rates[1] * second.sqrt() + EPSILON)
 
 
 def step_rates(learning_rates: Sequence[float], like: Tensor) -> Tensor:

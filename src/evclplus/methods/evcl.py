@@ -28,5 +28,5 @@ class EVCL(ElasticVariational):
     def penalty(self, q: MeanField, previous: MeanField, fisher: Tensor) -> Tensor:
         means = elastic_mean(q.mean, previous.mean, fisher, self.lam)
         # A variance has the Fisher of its mean; point values have no variance.
-        fisher = fisher[: len(q.log_std)]
+        fisher = fisher[: len(q.variance)]
         return means + elastic_variance(q.variance, previous.variance, fisher, self.lam)

@@ -36,7 +36,7 @@ class EVCLPlus(ElasticVariational):
     def penalty(self, q: MeanField, previous: MeanField, fisher: Tensor) -> Tensor:
         means = elastic_mean(q.mean, previous.mean, fisher, self.lam)
         # A variance has the Fisher of its mean; point values have no variance.
-        fisher = fisher[: len(q.log_std)]
+        fisher = fisher[: len(q.variance)]
         new, old = q.variance, previous.variance
         grown = has_grown(new, old, q.layout, self.norm)
         return means + asymmetric_variance(new, old, fisher, self.lam, self.k, grown)
