@@ -2,10 +2,9 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from math import cos, pi
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,8 +16,9 @@ from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
-from evclplus.core.step import LikelihoodGradient, Regulariser, Vectors, step_rates, update
+from evclplus.core.step import LikelihoodGradient, Update, Vectors, step_rates
 from evclplus.core.traced import TracedLikelihood, can_be_traced
+from evclplus.core.traced_update import TracedUpdate
 from evclplus.errors import TrainingError
 from evclplus.methods.base import Memory, Method
 from evclplus.progress import Progress
@@ -27,7 +27,6 @@ logger = logging.getLogger("evclplus")
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
-Update = Callable[..., None]
 
 WORK_THAT_EARNS_COMPILING = 1e8
 """A task's steps times weights above which compiling the update pays for itself within a few
@@ -35,11 +34,6 @@ tasks. A count, not a measurement: the same settings must always take the same p
 
 STEPS_THAT_EARN_TRACING = 3000
 """The same for compiling the likelihood's gradient: it saves a step about a millisecond."""
-
-COMPILED_FORMS = 64
-"""How many forms of the update one process may compile. A form belongs to a method's equation, to
-what the memory holds and to the precision; a worker that runs a whole table sees dozens, and at
-torch's own limit of eight it would go on uncompiled."""
 
 
 def fit(
@@ -64,13 +58,15 @@ def fit(
     vectors = Vectors(q, low_precision=training.precision == "bf16")
     at_mean = at_mean or len(q.variance) == 0  # point values have no spread to learn
     examples = q.mean.new_tensor(float(sum(map(len, data))))
-    regulariser = None if method is None else method.in_tensors(q.mean).regulariser
-    if regulariser is not None and not regulariser(q, memory, examples):
-        regulariser = None  # nothing to add, so nothing to differentiate
+    if method is not None and not method.regulariser(q, memory, examples):
+        method = None  # nothing to add, so nothing to differentiate
+    elif method is not None:
+        method = method.in_tensors(q.mean)
+    update = Update(vectors, method, memory, examples, training.clip_norm, at_mean)
     steps = training.epochs * batches_per_epoch(data, training.batch_size)
     rates = step_rates([learning_rate(training, step / steps) for step in range(steps)], q.mean)
     compiler = Compiler()
-    move = compiler.update(training, steps * len(q.mean))
+    move = compiler.update(training, steps * len(q.mean), update)
     likelihood = compiler.likelihood(training, steps, network, vectors, at_mean, hold)
     step = 0
     progress.start(label, steps)
@@ -80,29 +76,20 @@ def fit(
             found = likelihood(batch)
             for term in found.values():
                 total += term
-            move(
-                *(vectors, regulariser, memory, examples, rates[step], training.clip_norm, at_mean)
-            )
+            move(rates[step])
             step += 1
-            progress.advance(step, partial(_terms, found, vectors, regulariser, memory, examples))
+            progress.advance(step, partial(_terms, found, update))
         # Looking at a number waits for the device, so this is done once per epoch.
         if not _all_finite(total, vectors):
-            terms = _terms(found, vectors, regulariser, memory, examples)
+            terms = _terms(found, update)
             raise TrainingError(_what_is_not_finite(terms, label, epoch, training.epochs))
     progress.finish()
     return vectors.posterior()
 
 
-def _terms(
-    found: dict[str, Tensor],
-    vectors: Vectors,
-    regulariser: Regulariser | None,
-    memory: Memory,
-    examples: Tensor,
-) -> dict[str, Tensor]:
+def _terms(found: dict[str, Tensor], update: Update) -> dict[str, Tensor]:
     """The named parts of the loss after a step."""
-    others = {} if regulariser is None else regulariser(vectors.posterior(), memory, examples)
-    return found | others
+    return found | update.terms(update.vectors.mean, update.vectors.variance)
 
 
 def _all_finite(total: Tensor, vectors: Vectors) -> bool:
@@ -127,20 +114,10 @@ class Compiler:
     def __init__(self) -> None:
         self.works = True
 
-    def update(self, training: Training, work: float) -> Update:
+    def update(self, training: Training, work: float, update: Update) -> Callable[[Tensor], None]:
         if not _wanted(training, work >= WORK_THAT_EARNS_COMPILING):
             return update
-        compiled = torch.compile(update, fullgraph=True, dynamic=True)
-        # Only a task's first step can meet a new form, and raising the limit takes time in each.
-        limit: Any = torch._dynamo.config.patch(recompile_limit=COMPILED_FORMS)
-
-        def within_limit(*arguments: Any) -> None:
-            nonlocal limit
-            with limit:
-                compiled(*arguments)
-            limit = nullcontext()
-
-        return self._while_it_works(within_limit, update)
+        return self._while_it_works(TracedUpdate(update), update)
 
     def likelihood(
         self,
@@ -169,7 +146,7 @@ class Compiler:
                 except Exception as error:  # whatever a machine's compiler can do wrong
                     self.works = False
                     reason = _in_one_line(error)
-                    logger.warning("training goes on without torch.compile: %s", reason)
+                    logger.warning("training goes on without compiling: %s", reason)
             return plain(*arguments, **options)
 
         return call

@@ -6,10 +6,8 @@ import json
 import pytest
 from PIL import Image
 
-from evclplus.bench import growth as curves_of
 from evclplus.bench.figure import PANELS, growth_figure
 from evclplus.bench.growth import FULL, Point, Sizes, growth
-from evclplus.core.step import update
 
 TINY = Sizes(
     parameters=(9_000, 20_000), batch_size=(16, 32), tasks=(1, 3), examples=(256, 512), hidden=(8,)
@@ -20,7 +18,7 @@ TINY = Sizes(
 def curves() -> dict[str, list[Point]]:
     """Measured without a compiler: what is timed is not the matter here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curves_of, "compiled_update", lambda: update)
+        patch.setattr("evclplus.bench.ours.TracedUpdate", lambda update: update)
         patch.setattr("evclplus.bench.timing.TURN", 0.0)
         found: dict[str, list[Point]] = {}
         for name, point in growth(rounds=1, sizes=TINY):

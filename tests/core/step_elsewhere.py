@@ -15,7 +15,7 @@ from evclplus.core.batches import Batch
 from evclplus.core.examples import Examples, View
 from evclplus.core.heads import MultiHead
 from evclplus.core.network import BayesianNetwork
-from evclplus.core.step import LikelihoodGradient, Vectors, step_rates, update
+from evclplus.core.step import LikelihoodGradient, Update, Vectors, step_rates
 from evclplus.methods.base import Memory
 
 DEVICE = "elsewhere"
@@ -43,13 +43,14 @@ def train(name: str) -> None:
     pictures = torch.zeros(6, 1, 8, 8, dtype=torch.uint8)
     data = Examples(pictures, torch.zeros(6, dtype=torch.long), 3, view=View(1 / 255))
     data = data.on(q.mean.device)
-    regulariser = method.regulariser if method.regulariser(q, memory, examples) else None
+    regularised = method if method.regulariser(q, memory, examples) else None
+    update = Update(vectors, regularised, memory, examples, 1.0, method.is_point)
     for rates in step_rates([1e-3, 1e-3], q.mean):
         x = data.inputs(torch.arange(6, device=DEVICE))
         # A generator of this device cannot be made; the fake operations do not ask for it.
         batch = Batch(network, torch.Generator(), x, data.labels, 0, 3, 6)
         nll = likelihood(batch)["nll"]
-        update(vectors, regulariser, memory, examples, rates, 1.0, method.is_point)
+        update(rates)
     assert {
         nll.device.type,
         vectors.mean.device.type,

@@ -12,7 +12,7 @@ from math import sqrt
 
 from evclplus import networks
 from evclplus.bench.memory import memory_in_vectors
-from evclplus.bench.ours import NextTask, compiled_update, stream_of
+from evclplus.bench.ours import NextTask, stream_of
 from evclplus.bench.plain import (
     BATCH,
     INPUTS,
@@ -27,7 +27,6 @@ from evclplus.bench.timing import Work, milliseconds
 from evclplus.core.examples import Examples
 from evclplus.learner import Learner
 from evclplus.methods.evcl_plus import EVCLPlus
-from evclplus.train import Update
 
 Point = dict[str, float]
 """What has grown and to what, and the milliseconds or vectors found there, by name."""
@@ -49,38 +48,35 @@ FULL = Sizes()
 
 def growth(rounds: int = 12, sizes: Sizes = FULL) -> Iterator[tuple[str, Point]]:
     """The points of four curves, one after the other, each with the name of its curve."""
-    update = compiled_update()
     for parameters in sizes.parameters:
-        yield "parameters", more_parameters(parameters, rounds, update)
+        yield "parameters", more_parameters(parameters, rounds)
     for batch_size in sizes.batch_size:
-        yield "batch_size", larger_batches(batch_size, sizes.hidden, rounds, update)
+        yield "batch_size", larger_batches(batch_size, sizes.hidden, rounds)
     # A curve that should be flat is measured by turns: a slow minute then lifts all of it.
-    for point in more_tasks(sizes.tasks, sizes.hidden, rounds, update):
+    for point in more_tasks(sizes.tasks, sizes.hidden, rounds):
         yield "tasks", point
-    for point in more_examples(sizes.examples, sizes.hidden, rounds, update):
+    for point in more_examples(sizes.examples, sizes.hidden, rounds):
         yield "examples", point
 
 
-def more_parameters(parameters: int, rounds: int, update: Update) -> Point:
+def more_parameters(parameters: int, rounds: int) -> Point:
     width = _width(parameters)
     learner, examples = _learned(1, [width, width], BATCH)
-    found = _beside_plain(NextTask(learner, examples, update), [width, width], rounds)
+    found = _beside_plain(NextTask(learner, examples), [width, width], rounds)
     return {"parameters": len(learner.q.mean), "width": width, **found}
 
 
-def larger_batches(size: int, hidden: Sequence[int], rounds: int, update: Update) -> Point:
+def larger_batches(size: int, hidden: Sequence[int], rounds: int) -> Point:
     learner, examples = _learned(1, hidden, size)
     return {
         "batch_size": size,
-        **_beside_plain(NextTask(learner, examples, update), hidden, rounds),
+        **_beside_plain(NextTask(learner, examples), hidden, rounds),
     }
 
 
-def more_tasks(
-    counts: Sequence[int], hidden: Sequence[int], rounds: int, update: Update
-) -> list[Point]:
+def more_tasks(counts: Sequence[int], hidden: Sequence[int], rounds: int) -> list[Point]:
     def step(tasks: int) -> Work:
-        task = NextTask(*_learned(tasks, hidden, BATCH), update)
+        task = NextTask(*_learned(tasks, hidden, BATCH))
         batch = next(task.minibatches())
         return lambda: task.step(batch)
 
@@ -92,15 +88,13 @@ def more_tasks(
     ]
 
 
-def more_examples(
-    counts: Sequence[int], hidden: Sequence[int], rounds: int, update: Update
-) -> list[Point]:
+def more_examples(counts: Sequence[int], hidden: Sequence[int], rounds: int) -> list[Point]:
     learner, few = _learned(1, hidden, BATCH)
     store, every_label = pictures(count=max(counts)), labels(max(counts))
 
     def step(size: int) -> Work:
         examples = replace(few, store=store[:size], labels=every_label[:size], rows=None)
-        task = NextTask(learner, examples, update)
+        task = NextTask(learner, examples)
         # One epoch follows the other, so that a shuffle is paid for once in an epoch.
         batches = chain.from_iterable(task.minibatches() for _ in count())
         return lambda: task.step(next(batches))

@@ -13,12 +13,13 @@ from evclplus.benchmarks import Stream, tasks
 from evclplus.config import Training
 from evclplus.core.batches import Batch, minibatches
 from evclplus.core.examples import Examples
-from evclplus.core.step import Vectors, step_rates, update
+from evclplus.core.step import Update, Vectors, step_rates
 from evclplus.core.traced import TracedLikelihood
+from evclplus.core.traced_update import TracedUpdate
 from evclplus.learner import Learner
 from evclplus.methods.base import Method
 from evclplus.progress import Progress
-from evclplus.train import Update, fit
+from evclplus.train import fit
 
 Precision = Literal["full", "bf16"]
 
@@ -78,24 +79,22 @@ def epochs_of(
     return second_task(*learner_and_stream(method, hidden, examples), epochs, precision)
 
 
-def compiled_update() -> Update:
-    """As training compiles it; one compilation serves networks of every size."""
-    return torch.compile(update, fullgraph=True, dynamic=True)
-
-
 class NextTask:
     """The training of one more task, taken apart: the two halves of a step can be called alone.
     Both are compiled."""
 
-    def __init__(self, learner: Learner, examples: Examples, update: Update) -> None:
+    def __init__(self, learner: Learner, examples: Examples) -> None:
         self.learner = learner
         self.data = [examples.gathered()]
         self.vectors = Vectors(learner.q)
         self.likelihood = TracedLikelihood(learner.network, self.vectors, at_mean=False)
         self.draws = torch.Generator().manual_seed(0)
-        self._update = update
-        self._regulariser = learner.method.in_tensors(learner.q.mean).regulariser
-        self._examples = torch.tensor(float(len(examples)))
+        method, total = (
+            learner.method.in_tensors(learner.q.mean),
+            torch.tensor(float(len(examples))),
+        )
+        update = Update(self.vectors, method, learner.memory, total, None, at_mean=False)
+        self._update = TracedUpdate(update)
         self._rates = step_rates([1e-3], self.vectors.mean)[0]
 
     def minibatches(self, size: int = BATCH) -> Iterator[Batch]:
@@ -103,15 +102,7 @@ class NextTask:
         return minibatches(self.learner.network, self.data, size, self.draws)
 
     def update(self) -> None:
-        self._update(
-            self.vectors,
-            self._regulariser,
-            self.learner.memory,
-            self._examples,
-            self._rates,
-            None,
-            False,
-        )
+        self._update(self._rates)
 
     def step(self, batch: Batch) -> None:
         self.likelihood(batch)

@@ -4,7 +4,7 @@ from itertools import islice
 
 import torch
 
-from evclplus.bench.ours import NextTask, compiled_update, learner_and_stream
+from evclplus.bench.ours import NextTask, learner_and_stream
 from evclplus.bench.plain import BATCH, OUTPUTS, matrix_products_of_an_epoch
 from evclplus.bench.timing import Work, alternate, repeated
 from evclplus.core.batches import batches_per_epoch
@@ -17,7 +17,7 @@ def step_parts(rounds: int = 12) -> dict[str, float]:
     """Milliseconds per step of EVCL+ on its second task, 2x256, by part; least of the rounds."""
     hidden = [256, 256]
     learner, stream = learner_and_stream(EVCLPlus(), hidden)
-    task = NextTask(learner, stream[1].train, compiled_update())
+    task = NextTask(learner, stream[1].train)
     steps = batches_per_epoch(task.data, BATCH)
     large = list(task.minibatches())
     small = list(islice(task.minibatches(8), steps))

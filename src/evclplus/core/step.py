@@ -2,13 +2,14 @@
 
 The readable loss is `Method.loss`. This file computes the same gradients with fewer passes:
 Linear and Conv write their gradients straight into two flat vectors, and the closed-form terms,
-their gradients and the optimiser share one pass that torch.compile can fuse.
+their gradients and the optimiser share one pass that a compiler can fuse.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -400,52 +401,61 @@ def _backward_conv(
     return to_x if needs_x else None
 
 
-Regulariser = Callable[[MeanField, Any, Tensor], dict[str, Tensor]]
-"""The named terms of a loss that depend on the weights alone, from q, what a method keeps, and
-the number of training examples."""
+class Regularised(Protocol):
+    """Names the terms of a loss that depend on the weights alone, from q, what a method keeps, and
+    the number of training examples."""
+
+    def regulariser(self, q: MeanField, memory: Any, examples: Tensor) -> dict[str, Tensor]: ...
 
 
-def update(
-    vectors: Vectors,
-    regulariser: Regulariser | None,
-    memory: Any,
-    examples: Tensor,
-    rates: Tensor,
-    clip_norm: float | None,
-    at_mean: bool,
-) -> None:
-    """Add the regulariser's gradient to the likelihood's and make Adam's step in the means and in
+@dataclass(frozen=True)
+class Update:
+    """Adds the regulariser's gradient to the likelihood's and makes Adam's step in the means and in
     log sigma, which is any number where sigma^2 must stay positive: a step of -d there multiplies
     sigma^2 by exp(-2 d). All of it is elementwise and in place; the regulariser's value is never
     computed.
-
-    `rates` are the learning rate and what makes Adam's second moment unbiased, a row of
-    `step_rates`, as a tensor so that a compiled update serves every step.
     """
-    mean, variance = vectors.mean, vectors.variance
-    slopes = [vectors.mean_gradient.to(mean.dtype)]
-    if not at_mean:
-        slopes.append(vectors.spread_gradient.to(mean.dtype))
-    if regulariser is not None:
 
-        def total(mean: Tensor, variance: Tensor) -> Tensor:
-            terms = regulariser(MeanField(mean, variance, vectors.layout), memory, examples)
-            return torch.stack(list(terms.values())).sum()
+    vectors: Vectors
+    method: Regularised | None
+    memory: Any
+    examples: Tensor
+    clip_norm: float | None
+    at_mean: bool
 
-        more = torch.func.grad(total, argnums=(0, 1))(mean, variance)
-        slopes = [a + b for a, b in zip(slopes, more, strict=False)]
-    if not at_mean:
-        slopes[1] = slopes[1] * 2 * variance  # d sigma^2 / d log sigma = 2 sigma^2
-    if clip_norm is not None:
-        norm = torch.stack([slope.square().sum() for slope in slopes]).sum().sqrt()
-        factor = (clip_norm / (norm + 1e-6)).clamp_max(1.0)
-        slopes = [slope * factor for slope in slopes]
-    mean.sub_(_adam(slopes[0], *vectors.moments, rates))
-    if not at_mean:
-        variance.mul_((-2 * _adam(slopes[1], *vectors.spread_moments, rates)).exp())
-    if vectors.low_precision:
-        vectors.product_mean.copy_(mean)
-        vectors.product_variance.copy_(variance)
+    def __call__(self, rates: Tensor) -> None:
+        """`rates` are the learning rate and what makes Adam's second moment unbiased, a row of
+        `step_rates`, as a tensor so that a compiled update serves every step."""
+        vectors = self.vectors
+        mean, variance = vectors.mean, vectors.variance
+        slopes = [vectors.mean_gradient.to(mean.dtype)]
+        if not self.at_mean:
+            slopes.append(vectors.spread_gradient.to(mean.dtype))
+        if self.method is not None:
+            more = torch.func.grad(self._regulariser, argnums=(0, 1))(mean, variance)
+            slopes = [a + b for a, b in zip(slopes, more, strict=False)]
+        if not self.at_mean:
+            slopes[1] = slopes[1] * 2 * variance  # d sigma^2 / d log sigma = 2 sigma^2
+        if self.clip_norm is not None:
+            norm = torch.stack([slope.square().sum() for slope in slopes]).sum().sqrt()
+            factor = (self.clip_norm / (norm + 1e-6)).clamp_max(1.0)
+            slopes = [slope * factor for slope in slopes]
+        mean.sub_(_adam(slopes[0], *vectors.moments, rates))
+        if not self.at_mean:
+            variance.mul_((-2 * _adam(slopes[1], *vectors.spread_moments, rates)).exp())
+        if vectors.low_precision:
+            vectors.product_mean.copy_(mean)
+            vectors.product_variance.copy_(variance)
+
+    def _regulariser(self, mean: Tensor, variance: Tensor) -> Tensor:
+        return torch.stack(list(self.terms(mean, variance).values())).sum()
+
+    def terms(self, mean: Tensor, variance: Tensor) -> dict[str, Tensor]:
+        """The regulariser by its parts."""
+        if self.method is None:
+            return {}
+        q = MeanField(mean, variance, self.vectors.layout)
+        return self.method.regulariser(q, self.memory, self.examples)
 
 
 def _adam(slope: Tensor, first: Tensor, second: Tensor, rates: Tensor) -> Tensor:

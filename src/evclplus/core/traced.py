@@ -7,7 +7,7 @@ without any Python. What Python decides on the way would be decided once and for
 networks that are made of modules known to decide nothing are taken.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from evclplus.core.batches import Batch
+from evclplus.core.graphs import Operations, compiled, written_down
 from evclplus.core.heads import MultiHead
 from evclplus.core.layers import LOCAL_LAYERS, SMALLEST_VARIANCE, LocalLayer
 from evclplus.core.network import BayesianNetwork
@@ -45,7 +45,7 @@ USUAL_BATCH = 256
 Turned = tuple[bool, bool]
 """Whether the two factors of a product have to be transposed."""
 
-Gradient = Callable[..., tuple[Tensor, ...]]
+Gradient = Operations
 """The terms of a batch and the slopes of their sum, from `TracedLikelihood._arguments`."""
 
 
@@ -54,14 +54,10 @@ class Graph:
     out of it and made straight into the flat vectors."""
 
     def __init__(self, gradient: Gradient, arguments: Sequence[Tensor], terms: int) -> None:
-        import torch._inductor  # here, because it takes a second
-
-        traced = _written_down(gradient, arguments)
+        traced = written_down(gradient, arguments, any_length=2)  # x and y
         self.terms = terms
         self.products = _leave_out_products(traced, terms)
-        # torch.compile would ask before every call what the key of `_graphs` has settled.
-        shapes = [node.meta["val"] for node in traced.graph.find_nodes(op="placeholder")]
-        self.compiled: Gradient = torch._inductor.standalone_compile(traced, shapes)
+        self.compiled = compiled(traced)
 
     def __call__(
         self, arguments: Sequence[Tensor], targets: Sequence[Tensor]
@@ -81,30 +77,6 @@ class Graph:
 _graphs: dict[tuple[object, ...], Graph] = {}
 """By all that a graph depends on. It takes its tensors as arguments, so that heads, tasks and
 networks of one kind share it."""
-
-
-def _written_down(gradient: Gradient, arguments: Sequence[Tensor]) -> GraphModule:
-    """The operations of a gradient, for any number of examples, which is the first size of the
-    first two arguments. All other sizes stay what they are, so that loops are made for them."""
-    # Imported here, because it takes a third of a second and most programs never compile.
-    from torch._subclasses import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
-
-    mode = FakeTensorMode(shape_env=ShapeEnv())
-
-    def without_numbers(position: int, tensor: Tensor) -> Tensor:
-        sizes = [DimDynamic.STATIC] * tensor.dim()
-        if position < 2:
-            sizes[0] = DimDynamic.DUCK  # equal ones stay equal: x and y have as many rows
-        context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
-        return mode.from_tensor(tensor, symbolic_context=context)
-
-    shapes = [without_numbers(*pair) for pair in enumerate(arguments)]
-    with mode:
-        traced = make_fx(gradient)(*shapes)
-    # A tensor that is not an argument would be another network's for whoever comes next.
-    assert not [node for node in traced.graph.nodes if node.op == "get_attr"]
-    return traced
 
 
 def _leave_out_products(traced: GraphModule, terms: int) -> list[Turned | None]:
@@ -145,10 +117,7 @@ def _untransposed(node: Any) -> tuple[Node, bool]:
 
 
 def can_be_traced(network: BayesianNetwork) -> bool:
-    """Whether the network is made of known modules and learns all its weights, and torch can
-    compile a list of operations."""
-    if torch.__version__ < "2.8":
-        return False
+    """Whether the network is made of known modules and learns all its weights."""
     learned = {name for name, _ in network.skeleton.named_parameters()} == set(network.layout.names)
     return learned and all(_is_known(module) for module in network.skeleton.modules())
 
