@@ -4,6 +4,7 @@ import copy
 import gc
 import weakref
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from evclplus.core import traced
 from evclplus.core.batches import Batch, minibatches
 from evclplus.core.examples import Examples, View
 from evclplus.core.gaussian import MeanField
+from evclplus.core.graphs import Operations
 from evclplus.core.heads import MultiHead
 from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
@@ -177,7 +179,7 @@ def test_the_graphs_gradient_with_held_heads_equals_autograd(at_mean: bool) -> N
 def test_heads_share_a_graph_and_no_gradient_stays_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    graphs: dict[tuple[object, ...], traced.Graph] = {}
+    graphs: dict[tuple[object, ...], Operations] = {}
     monkeypatch.setattr(traced, "_graphs", graphs)
     network = two_heads()
     q = posterior(network)
@@ -289,6 +291,32 @@ def test_a_graph_that_is_not_the_definition_is_found_out(
     (line,) = [record.getMessage() for record in caplog.records if record.name == "evclplus"]
     assert line.endswith("the compiled gradient is not that of the definition")
     assert torch.equal(found.mean, trained("off").mean)
+
+
+def test_a_slope_that_flips_at_a_kink_is_no_reason_to_give_a_graph_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A graph whose slopes are off in one draw of the noise and right in the others."""
+
+    def once_off(traced: torch.fx.GraphModule, arguments: object) -> Operations:
+        calls = count()
+
+        def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+            terms: tuple[Tensor, ...] = traced(*tensors)
+            if next(calls) == 0:
+                tensors[-1].mul_(2)
+            return terms
+
+        return run
+
+    network = two_heads()
+    q, batch = posterior(network), batch_for(network, (4,))
+    monkeypatch.setattr(traced, "_graphs", {})
+    monkeypatch.setattr(torch._inductor, "standalone_compile", once_off)
+    vectors = Vectors(q)
+    TracedLikelihood(network, vectors, at_mean=False)(batch)
+    expected = by_definition(q, same_noise(batch_for(network, (4,))), at_mean=False)
+    assert_same_gradients(vectors, expected)
 
 
 def test_which_runs_get_a_graph() -> None:

@@ -298,8 +298,8 @@ class _SampledLinear(torch.autograd.Function):
         pair, room, gradient = ctx.pair, ctx.room, gradients[0]
         room.gradient.copy_(gradient.reshape(room.gradient.shape))
         torch.mul(room.gradient, room.noise, out=room.spread_gradient)
-        # torch.matmul was slower than bmm when given an `out`.
-        torch.bmm(room.transposed_outputs, room.inputs, out=pair.weight_gradient)
+        # Not with `out`: into memory that is not contiguous torch makes one product after another.
+        pair.weight_gradient.copy_(torch.bmm(room.transposed_outputs, room.inputs))
         if pair.bias_gradient is not None:
             torch.sum(room.outputs, 1, out=pair.bias_gradient)
         if not ctx.needs_input_grad[0]:
