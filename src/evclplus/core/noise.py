@@ -25,55 +25,51 @@ MOST_LANES = 16
 class CountedNoise:
     """Standard normal numbers that follow from a seed, see `new_seed`.
 
-    SplitMix64 (Steele, Lea and Flood, 2014): the i-th integer is a fixed mix of seed + i * STRIDE.
-    Box and Muller, 1958, make two normal numbers of its two halves.
+    The i-th pair comes from two integers of 32 bits, each mixed from i and half of the seed. Box
+    and Muller, 1958, make two normal numbers of them.
     """
 
     def __init__(self, seed: Tensor) -> None:
-        self.start, self.stride = seed.unbind()
+        self.seed = seed.unbind()
         self.used = 0
 
     def like(self, tensor: Tensor) -> Tensor:
         """The next ones, as many as the tensor has, in its shape and type."""
         count = tensor.numel()
         pairs = (count + 1) // 2
-        places = torch.arange(self.used + 1, self.used + pairs + 1, device=tensor.device)
-        self.used += pairs
-        bits = split_mix(self.start + places * self.stride)
-        high, low = _shifted(bits, 32).to(tensor.dtype), (bits & (2**32 - 1)).to(tensor.dtype)
-        radius = ((high + 0.5) * 2**-32).log().mul(-2).sqrt()
-        angle = low * (2 * pi * 2**-32)
-        numbers = torch.cat([radius * angle.cos(), radius * angle.sin()])
-        return numbers[:count].view(tensor.shape)
+        start, self.used = self.used, self.used + pairs
+        places = torch.arange(start, self.used, dtype=torch.int32, device=tensor.device)
+        first, second, third, fourth = self.seed
+        # An odd factor is one to one: no integer comes twice. One round of mixing each, because
+        # torch's compiler takes several times longer for every further one.
+        radius_bits = mixed((places ^ first) * (second | 1)) & (2**31 - 1)
+        angle_bits = mixed((places ^ third) * (fourth | 1))
+        radius = ((radius_bits.to(tensor.dtype) + 0.5) * 2**-31).log().mul(-2).sqrt()
+        angle = angle_bits.to(tensor.dtype) * (pi * 2**-31)
+        return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count].view(tensor.shape)
 
 
 def new_seed(generator: torch.Generator) -> Tensor:
-    """A random number and SplitMix64's stride. The stride is handed over in memory because as a
-    constant it would get into the counters of compiled loops, which must not overflow."""
-    start = torch.randint(2**63 - 1, (), generator=generator)
-    return torch.stack([start, torch.tensor(STRIDE)])
+    """Four random integers, for one `CountedNoise`."""
+    return torch.randint(-(2**31), 2**31, (4,), dtype=torch.int32, generator=generator)
+
+
+def mixed(bits: Tensor) -> Tensor:
+    """MurmurHash3's last step (Appleby, 2011): each of the 32 bits turns about half of them. It is
+    one to one, and products wrap around. Integers of 64 bits are slow on many processors."""
+    bits = (bits ^ _shifted(bits, 16)) * _wrapped(0x85EBCA6B)
+    bits = (bits ^ _shifted(bits, 13)) * _wrapped(0xC2B2AE35)
+    return bits ^ _shifted(bits, 16)
 
 
 def _wrapped(number: int) -> int:
-    """An unsigned 64-bit integer as the signed one with the same bits."""
-    return number - 2**64 if number >= 2**63 else number
-
-
-STRIDE = _wrapped(0x9E3779B97F4A7C15)
-FIRST_FACTOR, SECOND_FACTOR = _wrapped(0xBF58476D1CE4E5B9), _wrapped(0x94D049BB133111EB)
-"""SplitMix64's constants."""
-
-
-def split_mix(state: Tensor) -> Tensor:
-    """64 random bits of each 64-bit state; products wrap around."""
-    state = (state ^ _shifted(state, 30)) * FIRST_FACTOR
-    state = (state ^ _shifted(state, 27)) * SECOND_FACTOR
-    return state ^ _shifted(state, 31)
+    """An unsigned 32-bit integer as the signed one with the same bits."""
+    return number - 2**32 if number >= 2**31 else number
 
 
 def _shifted(bits: Tensor, places: int) -> Tensor:
     """To the right, filled up with zeros: torch's own shift fills up with the sign."""
-    return torch.bitwise_and(bits >> places, 2 ** (64 - places) - 1)
+    return torch.bitwise_and(bits >> places, 2 ** (32 - places) - 1)
 
 
 Random = torch.Generator | CountedNoise
