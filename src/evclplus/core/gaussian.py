@@ -74,9 +74,11 @@ def kl(q: MeanField, p: MeanField) -> Tensor:
 
     KL = 1/2 sum_i r + (m_q - m_p)^2 / s_p^2 - 1 - log r
 
-    The slope of r is exactly zero where q is p, and has to be: Adam makes a full step of any
-    rounding error.
+    The slope in s_q^2, half of 1 / s_p^2 - 1 / s_q^2, is exactly zero where q is p, and has to be:
+    Adam makes a full step of any rounding error. Two logarithms and not that of r, whose slope
+    would take two divisions more.
     """
     ratio = q.variance / p.variance
+    log_ratio = q.variance.log() - p.variance.log()
     distance = (q.gaussian_mean - p.gaussian_mean).square() / p.variance
-    return 0.5 * (ratio + distance - 1 - ratio.log()).sum()
+    return 0.5 * (ratio + distance - 1 - log_ratio).sum()
