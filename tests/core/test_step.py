@@ -19,7 +19,13 @@ from evclplus.core.graphs import Operations
 from evclplus.core.heads import MultiHead
 from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
-from evclplus.core.step import LikelihoodGradient, Update, Vectors, step_rates
+from evclplus.core.step import (
+    LikelihoodGradient,
+    Update,
+    Vectors,
+    _exponential,
+    step_rates,
+)
 from evclplus.core.traced_update import TracedUpdate
 from evclplus.methods.base import Memory, Method
 from evclplus.progress import Progress
@@ -252,6 +258,16 @@ def test_the_compiled_update_equals_the_plain_one(name: str) -> None:
         results.append((vectors.weights, *vectors.moments, *vectors.spread_moments))
     for plain, compiled in zip(*results, strict=True):
         torch.testing.assert_close(plain, compiled, rtol=1e-9, atol=1e-12)
+
+
+def test_a_step_in_log_sigma_multiplies_the_variance_by_an_exponential() -> None:
+    steps = torch.linspace(-0.01, 0.01, 101, dtype=torch.float64)
+    torch.testing.assert_close(_exponential(steps), steps.exp(), rtol=2e-13, atol=0)
+    in_floats = torch.linspace(-0.1, 0.1, 1001)
+    torch.testing.assert_close(_exponential(in_floats), in_floats.exp(), rtol=3e-7, atol=0)
+    wild = torch.tensor([-1e15, -50.0, -0.4, 0.4, 50.0, 1e15])
+    assert (_exponential(wild) > 0).all()
+    torch.testing.assert_close(_exponential(wild[2:4]), wild[2:4].exp(), rtol=2e-5, atol=0)
 
 
 def test_without_a_compiler_training_goes_on_and_says_so(

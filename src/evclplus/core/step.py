@@ -442,7 +442,7 @@ class Update:
             slopes = [slope * factor for slope in slopes]
         mean.sub_(_adam(slopes[0], *vectors.moments, rates))
         if not self.at_mean:
-            variance.mul_((-2 * _adam(slopes[1], *vectors.spread_moments, rates)).exp())
+            variance.mul_(_exponential(-2 * _adam(slopes[1], *vectors.spread_moments, rates)))
         if vectors.low_precision:
             vectors.product_mean.copy_(mean)
             vectors.product_variance.copy_(variance)
@@ -464,6 +464,14 @@ def _adam(slope: Tensor, first: Tensor, second: Tensor, rates: Tensor) -> Tensor
     first.mul_(FIRST_DECAY).add_(slope * (1 - FIRST_DECAY))
     second.mul_(SECOND_DECAY).add_(slope.square() * (1 - SECOND_DECAY))
     return rates[0] * first / (rates[1] * second.sqrt() + EPSILON)
+
+
+def _exponential(x: Tensor) -> Tensor:
+    """exp(x) by Pade's quotient of two polynomials, for the x of one step. It is positive for every
+    x and off by a part of x^5 / 720: a part in 10^16 for a step of 0.001 in log sigma, a part in
+    10^5 for one of 0.2. A processor has no exp, and torch's took half the time of the update."""
+    even, odd = 12 + x * x, 6 * x
+    return (even + odd) / (even - odd)
 
 
 def step_rates(learning_rates: Sequence[float], like: Tensor) -> Tensor:
