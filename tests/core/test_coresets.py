@@ -1,5 +1,7 @@
+import pytest
 import torch
 
+from evclplus.core import coresets
 from evclplus.core.coresets import k_center, random_subset
 
 
@@ -13,13 +15,20 @@ def brute_force(x: torch.Tensor, size: int, first: int) -> list[int]:
     return chosen
 
 
-def test_k_center_equals_brute_force() -> None:
+@pytest.mark.parametrize("candidates", [1, 2, 7, 79, 80, 1000])
+def test_k_center_equals_brute_force(candidates: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coresets, "CANDIDATES", candidates)
     x = torch.randn(80, 3, 2, generator=torch.Generator().manual_seed(0))
-    chosen = k_center(x, 20, torch.Generator().manual_seed(1)).tolist()
-    assert chosen == brute_force(x.flatten(1), 20, chosen[0])
+    for size in (1, 2, 20, 80, 90):
+        chosen = k_center(x, size, torch.Generator().manual_seed(1)).tolist()
+        assert chosen == brute_force(x.flatten(1), min(size, 80), chosen[0])
 
 
-def test_k_center_never_repeats_even_among_copies() -> None:
+@pytest.mark.parametrize("candidates", [3, 1024])
+def test_k_center_never_repeats_even_among_copies(
+    candidates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coresets, "CANDIDATES", candidates)
     x = torch.ones(10, 4)
     assert sorted(k_center(x, 10, torch.Generator()).tolist()) == list(range(10))
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 from torch.utils.hooks import RemovableHandle
 
-from evclplus.core.examples import Examples
+from evclplus.core.examples import Examples, rows_at_once
 from evclplus.core.gaussian import MeanField
 from evclplus.core.layers import LocalLayer
 from evclplus.core.network import BayesianNetwork
@@ -29,7 +29,6 @@ probability. sampled: one label drawn from the model for each example. true: the
 
 Reduction = Literal["mean", "sum"]
 
-BATCH_SIZE = 512
 LARGEST_GRADIENT_BLOCK = 2**24
 """Numbers held at once when the gradients of single examples must be formed."""
 
@@ -54,7 +53,9 @@ def diagonal_fisher(
         examples = examples.take(chosen)
     total = torch.zeros_like(q.mean)
     closed_form = _layers_whose_rows_are_examples(network, q, examples)
-    for index in torch.arange(len(examples)).split(BATCH_SIZE):
+    # Half as many as for a prediction: their gradients take as much room as they do.
+    rows = max(1, rows_at_once(examples.store) // 2)
+    for index in torch.arange(len(examples)).split(rows):
         x = examples.inputs(index).to(q.mean.device)
         y = examples.labels[index].to(q.mean.device)
         total += _squared_gradients(
@@ -84,7 +85,8 @@ def _squared_gradients(
     squares = layout.named(result)
     with torch.enable_grad(), _recorded(network, closed_form) as record:
         logits = network.call(means, {}, x, head)[:, :outputs] / temperature
-    others = [name for name in layout.names if name.rpartition(".")[0] not in closed_form]
+    used = network.names_for(head)
+    others = [name for name in used if name.rpartition(".")[0] not in closed_form]
     for direction, weight in _directions(logits.detach(), y, labels, generator):
         for path, gradient in _output_gradients(logits, direction, record).items():
             received = record[path][0].detach()
@@ -191,14 +193,15 @@ def _add_layer(
     """
     prefix = f"{path}." if path else ""
     a, g = _positions(layer, received, gradient)
+    one_position = a.shape[2] == 1
+    summed = g[:, :, 0] if one_position else g.sum(2)
+    weighted = weight[:, None, None] * summed.square()
     if prefix + "bias" in squares:
-        bias = torch.einsum("n,ngo->go", weight, g.sum(2).square())
-        squares[prefix + "bias"] += bias.flatten()
+        squares[prefix + "bias"] += weighted.sum(0).flatten()
     if prefix + "weight" not in squares:
         return
     target = squares[prefix + "weight"]
-    if a.shape[2] == 1:
-        weighted = weight[:, None, None] * g[:, :, 0].square()
+    if one_position:
         total = torch.einsum("ngo,ngi->goi", weighted, a[:, :, 0].square())
     else:
         block = max(1, LARGEST_GRADIENT_BLOCK // target.numel())

@@ -140,6 +140,11 @@ class BayesianNetwork:
                 count -= 1
                 yield output
 
+    def names_for(self, head: int) -> list[str]:
+        """The weights that an answer of this head depends on: all but those of other heads."""
+        own = f"heads.{head}." if self.has_heads else ""
+        return [n for n in self.layout.names if n.startswith(own) or not n.startswith("heads.")]
+
     def weights_of(
         self,
         path: str,

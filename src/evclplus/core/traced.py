@@ -95,10 +95,8 @@ class TracedLikelihood:
         layout, vectors = self.network.layout, self.vectors
         self.head = head
         vectors.gradients.zero_()
-        own = f"heads.{head}." if self.network.has_heads else ""
-
+        self.names = self.network.names_for(head)
         pairs = layout.named(vectors.products)
-        self.names = [n for n in pairs if n.startswith(own) or not n.startswith("heads.")]
         gaussian = () if self.at_mean else layout.names[: layout.gaussian_names]
         self.has_pair = [name in gaussian for name in self.names]
         both = list(zip(self.names, self.has_pair, strict=True))
