@@ -138,14 +138,15 @@ class Learner:
         self, network: BayesianNetwork, data: Sequence[Examples], task: Task, fit_task: Fit
     ) -> Lesson:
         module, layout, device = network.skeleton, network.layout, network.device
+        seen = self.outputs_seen
         return Lesson(
             network=network,
             data=data,
-            new=new_weights(module, layout, task.head, self.outputs_seen, task.outputs).to(device),
-            shared=shared_weights(module, layout).to(device),
+            new=lambda: new_weights(module, layout, task.head, seen, task.outputs).to(device),
+            shared=lambda: shared_weights(module, layout).to(device),
             generator=generator(self.seed, len(self.learned), "consolidate"),
             fit=fit_task,
-            earlier=tuple(sorted(set(self.outputs_seen) - {task.head})),
+            earlier=tuple(sorted(set(seen) - {task.head})),
         )
 
     def _fit(self, position: int, label: str) -> Fit:

@@ -55,13 +55,14 @@ def fit(
     if len(data) == 1:  # joint training keeps to the shared pixels: it would copy every task
         data = [data[0].gathered()]
     data = [examples.on(q.mean.device) for examples in data]
-    vectors = Vectors(q, low_precision=training.precision == "bf16")
     at_mean = at_mean or len(q.variance) == 0  # point values have no spread to learn
     examples = q.mean.new_tensor(float(sum(map(len, data))))
+    # Before there are vectors, because computing terms takes room for a few more.
     if method is not None and not method.regulariser(q, memory, examples):
         method = None  # nothing to add, so nothing to differentiate
     elif method is not None:
         method = method.in_tensors(q.mean)
+    vectors = Vectors(q, low_precision=training.precision == "bf16")
     update = Update(vectors, method, memory, examples, training.clip_norm, at_mean)
     steps = training.epochs * batches_per_epoch(data, training.batch_size)
     rates = step_rates([learning_rate(training, step / steps) for step in range(steps)], q.mean)
@@ -93,8 +94,9 @@ def _terms(found: dict[str, Tensor], update: Update) -> dict[str, Tensor]:
 
 
 def _all_finite(total: Tensor, vectors: Vectors) -> bool:
-    parts = (total, vectors.mean, vectors.variance)
-    return bool(torch.stack([part.isfinite().all() for part in parts]).all())
+    """From the least and the largest numbers, which take no room; both are nan if one is."""
+    parts = [part for part in (total, vectors.mean, vectors.variance) if part.numel()]
+    return bool(torch.stack([edge for part in parts for edge in part.aminmax()]).isfinite().all())
 
 
 def learning_rate(training: Training, done: float) -> float:

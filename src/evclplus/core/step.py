@@ -53,8 +53,10 @@ class Vectors:
         self.spread_moments = (torch.zeros_like(self.variance), torch.zeros_like(self.variance))
 
     def posterior(self) -> MeanField:
-        """A copy: this object and all it holds can go."""
-        return MeanField(self.mean.clone(), self.variance.clone(), self.layout)
+        """What was learned, in the same memory: nobody may train with this object any more. Point
+        values leave it, because a second row would stay with them that they have no use for."""
+        found = MeanField(self.mean, self.variance, self.layout)
+        return found if len(self.variance) == len(self.mean) else found.clone()
 
 
 class LikelihoodGradient:

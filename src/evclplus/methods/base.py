@@ -1,7 +1,7 @@
 """What a method is: settings plus pure functions over what is learned and what is kept."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self
 
@@ -77,12 +77,14 @@ class Lesson:
     new      marks the weights this task is the first to use
     shared   marks the weights that several tasks use
     earlier  the heads of earlier tasks that this task does not use
+
+    Marks are made when they are asked for, so that they take no room during training.
     """
 
     network: BayesianNetwork
     data: Sequence[Examples]
-    new: Tensor
-    shared: Tensor
+    new: Callable[[], Tensor]
+    shared: Callable[[], Tensor]
     generator: torch.Generator
     fit: Fit
     earlier: tuple[int, ...] = ()

@@ -8,6 +8,7 @@ not used at all and prediction starts from the first weights and the first prior
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -104,7 +105,7 @@ class Coreset(Method):
             return network, q
         network = network.copy()  # running statistics are not fed back either
         if self.alone:
-            everything = torch.ones_like(q.mean, dtype=torch.bool)
+            everything = partial(torch.ones_like, q.mean, dtype=torch.bool)
             lesson = Lesson(network, coresets, everything, everything, torch.Generator(), fit)
             q, memory = self.method.prepare(q, Memory(prior=q.clone()), lesson)
 

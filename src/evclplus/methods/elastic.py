@@ -60,7 +60,7 @@ class Elastic(Method):
             self.fisher_temperature,
         )
         if self.protect == "shared":
-            fisher = fisher * lesson.shared
+            fisher = fisher * lesson.shared()
         if self.fisher_tasks == "accumulated" and memory.fisher is not None:
             fisher = self.fisher_decay * memory.fisher + fisher
         kept = super().consolidate(q, memory, lesson)

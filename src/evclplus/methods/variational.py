@@ -62,9 +62,10 @@ class Variational(Method):
                 epochs=self.start_epochs,
                 at_mean=True,
             )
-        prior = memory.prior.replaced(lesson.new, 0.0, self.prior_variance)
+        new = lesson.new()
+        prior = memory.prior.replaced(new, 0.0, self.prior_variance)
         if self.prior_mean == "mle":
-            prior = replace(prior, mean=torch.where(lesson.new, q.mean, prior.mean))
+            prior = replace(prior, mean=torch.where(new, q.mean, prior.mean))
         return q, replace(memory, prior=prior)
 
     def scaled_kl(self, q: MeanField, prior: MeanField, examples: Tensor) -> Tensor:
