@@ -208,6 +208,18 @@ def test_only_the_head_and_outputs_in_use_count() -> None:
     assert torch.count_nonzero(fisher["body.weight"]) == 20
 
 
+def test_a_module_may_ask_other_heads_too() -> None:
+    class Both(MultiHead):
+        def forward(self, x: Tensor, head: object = 0) -> Tensor:
+            return super().forward(x, 0) + super().forward(x, 1)
+
+    heads = [nn.Sequential(nn.LayerNorm(5), nn.Linear(5, 3)) for _ in range(2)]
+    network = BayesianNetwork(Both(nn.Linear(4, 5), heads).double())
+    examples = Examples(*data("linear", (4,)), outputs=3, head=0)
+    fisher = diagonal_fisher(network, network.initial(1.0), examples, torch.Generator())
+    assert torch.count_nonzero(network.layout.named(fisher)["heads.1.0.weight"]) == 5
+
+
 def test_squaring_the_mean_gradient_would_be_far_smaller() -> None:
     """The mistake this project exists to avoid, shown not to be what we compute."""
     module, shape = MODULES["linear"]

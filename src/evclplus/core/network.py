@@ -141,8 +141,11 @@ class BayesianNetwork:
                 yield output
 
     def names_for(self, head: int) -> list[str]:
-        """The weights that an answer of this head depends on: all but those of other heads."""
-        own = f"heads.{head}." if self.has_heads else ""
+        """The weights that an answer of this head may depend on: all but those of other heads,
+        unless the module has its own way to ask them."""
+        if not self.has_heads or type(self.skeleton).forward is not MultiHead.forward:
+            return list(self.layout.names)
+        own = f"heads.{head}."
         return [n for n in self.layout.names if n.startswith(own) or not n.startswith("heads.")]
 
     def weights_of(
