@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 import evclplus as ec
-from evclplus.benchmarks import BENCHMARKS
-from evclplus.config import Experiment, Training
+from evclplus.benchmarks.registry import BENCHMARKS
 from evclplus.errors import FileError
+from evclplus.experiments.config import Experiment
+from evclplus.experiments.run import resolve, run
 from evclplus.methods import METHODS
-from evclplus.run import resolve, run
+from evclplus.settings import Training
 
 SCENARIOS = ("task", "domain", "class")
 

@@ -1,4 +1,4 @@
-"""Imports point one way: cli -> report, run -> learner -> train, methods -> core."""
+"""Imports point one way: experiments -> learner -> train -> methods -> core."""
 
 import ast
 from pathlib import Path
@@ -9,34 +9,24 @@ import evclplus
 
 ROOT = Path(evclplus.__file__).parent
 
-# Each room may import the rooms to its right in this list, and itself.
+# Each part may import the parts below it in this list, and itself.
 ROOMS = [
     "__main__",
-    "cli",
-    "display",
-    "bench",
-    "reproduce",
-    "tune",
-    "spaces",
-    "presets",
-    "estimate",
-    "report",
-    "compare",
-    "run",
-    "record",
-    "environment",
+    "experiments",
     "learner",
     "checkpoint",
     "train",
     "seeding",
-    "progress",
+    "callbacks",
     "methods",
     "checks",
     "networks",
     "benchmarks",
+    "data",
+    "streams",
     "core",
     "files",
-    "config",
+    "settings",
     "errors",
 ]
 
@@ -61,7 +51,7 @@ def imported_rooms(path: Path) -> set[str]:
     "name",
     sorted(str(p.relative_to(ROOT)) for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py"),
 )
-def test_a_room_imports_only_rooms_below_it(name: str) -> None:
+def test_a_part_imports_only_parts_below_it(name: str) -> None:
     room = Path(name).parts[0].removesuffix(".py")
     below = set(ROOMS[ROOMS.index(room) :])
     assert imported_rooms(ROOT / name) <= below

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from evclplus.presets import load_preset
-from evclplus.reproduce import Selection
-from tests.test_cli import evclplus
+from evclplus.experiments.presets import load_preset
+from evclplus.experiments.reproduce import Selection
+from tests.experiments.test_cli import evclplus
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

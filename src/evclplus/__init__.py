@@ -1,26 +1,14 @@
 """Bayesian continual learning in PyTorch: EVCL+ and every method it is compared with."""
 
 from evclplus import networks
-from evclplus.benchmarks import (
-    Stream,
-    Task,
-    benchmark,
-    contact_sheet,
-    from_dataset,
-    from_folder,
-    from_huggingface,
-    permuted_tasks,
-    rotated_tasks,
-    split_tasks,
-    task,
-    tasks,
-)
-from evclplus.config import Experiment, Training
+from evclplus.benchmarks.registry import benchmark
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead
 from evclplus.core.metrics import Scores
+from evclplus.data.bring import from_dataset, from_folder, from_huggingface
 from evclplus.errors import EvclplusError
+from evclplus.experiments.config import Experiment
 from evclplus.learner import Evaluation, Learner, Uncertainty
 from evclplus.methods import METHODS, method
 from evclplus.methods.base import Method
@@ -31,6 +19,13 @@ from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
 from evclplus.methods.joint import Joint
 from evclplus.methods.vcl import VCL
+from evclplus.settings import Training
+from evclplus.streams.contact_sheet import contact_sheet
+from evclplus.streams.permuted import permuted_tasks
+from evclplus.streams.rotated import rotated_tasks
+from evclplus.streams.sequence import task, tasks
+from evclplus.streams.split import split_tasks
+from evclplus.streams.task import Stream, Task
 
 __version__ = "0.1.0"
 

@@ -1,6 +1,6 @@
 """`python -m evclplus` is the command line."""
 
-from evclplus.cli import main
+from evclplus.experiments.cli import main
 
 if __name__ == "__main__":
     main()

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from evclplus import checkpoint, networks
-from evclplus.benchmarks.task import Task
+from evclplus.callbacks import Progress
 from evclplus.checks import (
     as_input,
     check_finite,
     check_labels,
     usable_device,
 )
-from evclplus.config import Training
 from evclplus.core.examples import Examples, rows_at_once
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead, new_weights, shared_weights
@@ -27,8 +26,9 @@ from evclplus.core.network import BayesianNetwork, Predicate
 from evclplus.errors import DataError, SettingsError, StateError
 from evclplus.methods import method as method_named
 from evclplus.methods.base import Fit, Lesson, Memory, Method
-from evclplus.progress import Progress
 from evclplus.seeding import generator, own_random_state
+from evclplus.settings import Training
+from evclplus.streams.task import Task
 from evclplus.train import fit
 
 Side = Literal["test", "validation", "train"]

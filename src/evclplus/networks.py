@@ -8,8 +8,8 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from evclplus.config import Settings
 from evclplus.core.heads import MultiHead
+from evclplus.settings import Settings
 
 __all__ = ["MultiHead", "ReadyNetwork", "build", "convnet", "mlp"]
 

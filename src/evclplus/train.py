@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from evclplus.config import Training
+from evclplus.callbacks import Progress
 from evclplus.core.batches import Batch, Criterion, batches_per_epoch, minibatches
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
@@ -21,7 +21,7 @@ from evclplus.core.traced import TracedLikelihood, can_be_traced
 from evclplus.core.traced_update import TracedUpdate
 from evclplus.errors import TrainingError
 from evclplus.methods.base import Memory, Method
-from evclplus.progress import Progress
+from evclplus.settings import Training
 
 logger = logging.getLogger("evclplus")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import evclplus as ec
-from evclplus.config import Training
+from evclplus.callbacks import Progress
 from evclplus.core import traced, traced_update
 from evclplus.core.batches import Batch, minibatches
 from evclplus.core.examples import Examples
@@ -28,7 +28,7 @@ from evclplus.core.step import (
 )
 from evclplus.core.traced_update import TracedUpdate
 from evclplus.methods.base import Memory, Method
-from evclplus.progress import Progress
+from evclplus.settings import Training
 from evclplus.train import fit
 from tests.helpers import CalledTwice
 

@@ -13,7 +13,7 @@ import torch._inductor
 from torch import Tensor, nn
 
 import evclplus as ec
-from evclplus.config import Training
+from evclplus.callbacks import Progress
 from evclplus.core import traced
 from evclplus.core.batches import Batch, minibatches
 from evclplus.core.examples import Examples, View
@@ -26,7 +26,7 @@ from evclplus.core.noise import CountedNoise, new_seed
 from evclplus.core.step import LikelihoodGradient, Vectors
 from evclplus.core.traced import TracedLikelihood, can_be_traced
 from evclplus.methods.base import Memory
-from evclplus.progress import Progress
+from evclplus.settings import Training
 from evclplus.train import Compiler, fit
 from tests.core.test_step import (
     CLASSES,

@@ -5,13 +5,13 @@ import torch
 from scipy.linalg import hadamard
 from torch import Tensor, nn
 
-from evclplus.config import Training
+from evclplus.callbacks import Progress
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField, kl
 from evclplus.core.network import BayesianNetwork
 from evclplus.methods.base import Memory
 from evclplus.methods.vcl import VCL
-from evclplus.progress import Progress
+from evclplus.settings import Training
 from evclplus.train import fit
 
 NOISE_VARIANCE = 0.5

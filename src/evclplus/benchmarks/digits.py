@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from evclplus.benchmarks.holdout import Sides, sides
-from evclplus.benchmarks.permuted import PermutedSettings, permuted_stream
-from evclplus.benchmarks.settings import StreamSettings
-from evclplus.benchmarks.split import SplitSettings, split_stream
-from evclplus.benchmarks.task import Stream
+from evclplus.streams.holdout import Sides, sides
+from evclplus.streams.permuted import PermutedSettings, permuted_stream
+from evclplus.streams.settings import StreamSettings
+from evclplus.streams.split import SplitSettings, split_stream
+from evclplus.streams.task import Stream
 
 
 def split_digits(name: str, settings: SplitSettings, seed: int, _: Path | str | None) -> Stream:

@@ -5,16 +5,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from evclplus.benchmarks.arrays import labelled
-from evclplus.benchmarks.holdout import Sides, hold_out
-from evclplus.benchmarks.loading import Input, dataset
-from evclplus.benchmarks.permuted import PermutedSettings, permuted_stream
-from evclplus.benchmarks.rotated import RotatedSettings, rotated_stream
-from evclplus.benchmarks.scaling import Scaling
-from evclplus.benchmarks.settings import StreamSettings
-from evclplus.benchmarks.shuffle import Purpose
-from evclplus.benchmarks.split import Groups, SplitSettings, split_stream
-from evclplus.benchmarks.task import Stream
+from evclplus.data.loading import Input, dataset
+from evclplus.streams.arrays import labelled
+from evclplus.streams.holdout import Sides, hold_out
+from evclplus.streams.permuted import PermutedSettings, permuted_stream
+from evclplus.streams.rotated import RotatedSettings, rotated_stream
+from evclplus.streams.scaling import Scaling
+from evclplus.streams.settings import StreamSettings
+from evclplus.streams.shuffle import Purpose
+from evclplus.streams.split import Groups, SplitSettings, split_stream
+from evclplus.streams.task import Stream
 
 Folder = Path | str | None
 

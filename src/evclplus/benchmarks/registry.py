@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from evclplus.benchmarks import digits, published
-from evclplus.benchmarks.permuted import PermutedSettings
-from evclplus.benchmarks.rotated import RotatedSettings
-from evclplus.benchmarks.settings import StreamSettings
-from evclplus.benchmarks.split import SplitSettings
-from evclplus.benchmarks.task import Stream
-from evclplus.config import nearest
 from evclplus.errors import SettingsError
+from evclplus.settings import nearest
+from evclplus.streams.permuted import PermutedSettings
+from evclplus.streams.rotated import RotatedSettings
+from evclplus.streams.settings import StreamSettings
+from evclplus.streams.split import SplitSettings
+from evclplus.streams.task import Stream
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from evclplus.config import nearest
 from evclplus.errors import SettingsError
 from evclplus.methods.base import Method
 from evclplus.methods.coreset import Coreset
@@ -14,6 +13,7 @@ from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
 from evclplus.methods.joint import Joint
 from evclplus.methods.vcl import VCL
+from evclplus.settings import nearest
 
 
 @dataclass(frozen=True)

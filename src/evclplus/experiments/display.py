@@ -1,0 +1,91 @@
+"""What the command line draws: bars while it works."""
+
+import time
+from contextlib import AbstractContextManager
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from evclplus.callbacks import Progress, Terms
+from evclplus.experiments.compare import Job, News
+
+SECONDS_BETWEEN_DRAWINGS = 0.1
+
+
+def bars(console: Console) -> Bars:
+    return Bars(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[terms]}", style="dim"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+class TrainingBar(Progress, AbstractContextManager["TrainingBar"]):
+    """One bar for the phase under way, with the named terms of the loss."""
+
+    def __init__(self, console: Console) -> None:
+        self.bars = bars(console)
+        self.bar: TaskID | None = None
+        self.last = 0.0
+
+    def __enter__(self) -> "TrainingBar":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bars.stop()
+
+    def start(self, label: str, steps: int) -> None:
+        self.finish()
+        self.bar = self.bars.add_task(label, total=steps, terms="")
+
+    def advance(self, step: int, terms: Terms) -> None:
+        now = time.monotonic()
+        if self.bar is None or now - self.last < SECONDS_BETWEEN_DRAWINGS:
+            return
+        self.last = now
+        shown = "  ".join(f"{name} {value.item():.4g}" for name, value in terms().items())
+        self.bars.update(self.bar, completed=step, terms=shown)
+
+    def finish(self) -> None:
+        if self.bar is not None:
+            self.bars.remove_task(self.bar)
+            self.bar = None
+
+
+class ComparisonBars(AbstractContextManager["ComparisonBars"]):
+    """A bar for each job that is running and, given how many there are, one for all of them."""
+
+    def __init__(self, console: Console, count: int | None) -> None:
+        self.console = console
+        self.bars = bars(console)
+        self.overall = self.bars.add_task(
+            "all runs", total=count, terms="", visible=count is not None
+        )
+        self.running: dict[int, TaskID] = {}  # two jobs may have one title
+
+    def __enter__(self) -> "ComparisonBars":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bars.stop()
+
+    def started(self, job: Job) -> None:
+        self.running[id(job)] = self.bars.add_task(job.title, total=1, terms="starting")
+
+    def moved(self, job: Job, news: News) -> None:
+        bar = self.running[id(job)]
+        self.bars.update(bar, completed=news.step, total=news.steps, terms=news.text)
+
+    def ended(self, job: Job, error: str | None) -> None:
+        self.bars.remove_task(self.running.pop(id(job)))
+        self.bars.advance(self.overall)
+        if error is not None:
+            self.console.print(f"{job.title} failed: {error}", style="red", markup=False)

@@ -1,0 +1,104 @@
+"""What one run leaves behind: record.json, written once, when the run is complete."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from evclplus.errors import FileError, SettingsError
+from evclplus.experiments.config import Experiment
+from evclplus.files import write_atomically
+from evclplus.methods import method
+
+SCHEMA = 1
+RECORD = "record.json"
+UNFINISHED = "unfinished.json"
+"""What a run directory holds instead of a record while its run is not complete."""
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Triangle = list[list[float]]
+"""Row t holds a figure for tasks 1..t after learning task t."""
+
+
+class Record(BaseModel):
+    """The result of one experiment. Accuracies are fractions between 0 and 1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    schema_version: Literal[1] = Field(1, alias="schema")
+    method: str
+    benchmark: str
+    seed: int
+    config: Experiment
+    tasks: list[str] = Field(min_length=1, description="names, in the order of learning")
+    notes: list[str] = Field(description="what a reader must know, e.g. a protocol that leaks")
+
+    accuracy: list[list[Fraction]]
+    negative_log_likelihood: Triangle
+    brier_score: Triangle
+    calibration_error: Triangle
+    accuracy_before: list[Fraction] = Field(description="on each task just before learning it")
+    accuracy_untrained: list[Fraction] = Field(description="on each task with the first weights")
+
+    average_accuracy: float
+    forgetting: float
+    backward_transfer: float
+    forward_transfer: float
+    learning_accuracy: float
+    average_negative_log_likelihood: float
+    average_brier_score: float
+    average_calibration_error: float
+
+    environment: dict[str, Any] = Field(description="versions, threads, commit, command")
+    seconds: dict[str, float] = Field(description="time per phase")
+
+    @model_validator(mode="after")
+    def _matrices_are_triangles(self) -> "Record":
+        lengths = list(range(1, len(self.tasks) + 1))
+        for name in ("accuracy", "negative_log_likelihood", "brier_score", "calibration_error"):
+            if [len(row) for row in getattr(self, name)] != lengths:
+                raise ValueError(f"{name} is not a lower triangle over {len(self.tasks)} tasks")
+        return self
+
+    @property
+    def full_config(self) -> Experiment:
+        """The settings as this version knows them: an option that came after the record has its
+        default in it. A method that is not known here keeps what it was told."""
+        try:
+            options = method(self.config.method, **self.config.options).options()
+        except SettingsError:
+            return self.config
+        return self.config.model_copy(update={"options": options})
+
+    def write(self, folder: Path) -> Path:
+        path = folder / RECORD
+        write_atomically(path, self.model_dump_json(by_alias=True, indent=1) + "\n")
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> "Record":
+        """Read a record that anyone may have written: every field is checked."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise FileError(f"cannot read {path}: {error.strerror}") from None
+        except (ValueError, RecursionError):
+            raise FileError(f"{path} is not JSON; it is damaged or not a record") from None
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+            found = content.get("schema") if isinstance(content, dict) else None
+            raise FileError(f"{path} has schema {found!r}, this version reads schema {SCHEMA}")
+        try:
+            return cls.model_validate(content)
+        except (ValidationError, ValueError) as error:
+            reason = error.errors()[0] if isinstance(error, ValidationError) else None
+            where = ".".join(map(str, reason["loc"])) if reason else ""
+            what = reason["msg"] if reason else str(error)
+            raise FileError(f"{path} is not a valid record: {where} {what}".strip()) from None
+
+
+def find_records(folder: Path) -> list[Record]:
+    """Every record below `folder`, in the order of their paths."""
+    if not folder.is_dir():
+        raise FileError(f"there is no folder {folder}; give the --out folder of run or compare")
+    return [Record.read(path) for path in sorted(folder.rglob(RECORD))]

@@ -1,0 +1,212 @@
+"""Figures of a comparison: accuracy over tasks, and one accuracy matrix per row."""
+
+import hashlib
+import io
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import matplotlib.style
+import numpy as np
+import numpy.typing as npt
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from evclplus.experiments.report.comparison import Comparison, Row
+from evclplus.experiments.report.numbers import percent
+
+# Okabe and Ito's colours, with two of Paul Tol's; all keep apart for colour-blind readers.
+KNOWN_STYLES = {
+    "evcl+": ("#D55E00", "o"),
+    "evcl": ("#E69F00", "s"),
+    "vcl": ("#0072B2", "^"),
+    "vcl-random": ("#56B4E9", "v"),
+    "vcl-kcenter": ("#332288", "<"),
+    "ewc": ("#009E73", "D"),
+    "coreset-random": ("#CC79A7", "P"),
+    "coreset-kcenter": ("#882255", "X"),
+    "finetune": ("#7A7A7A", "d"),
+    "joint": ("#000000", "h"),
+}
+OTHER_COLOURS = ("#117733", "#AA4499", "#999933", "#44AA99", "#6699CC", "#661100")
+OTHER_MARKERS = ("p", ">", "8", "H", "*")
+LINE_STYLES = ("-", "--", ":", "-.")
+STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#8a8f98",
+    "axes.labelcolor": "#30343b",
+    "xtick.color": "#50555e",
+    "ytick.color": "#50555e",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e8ec",
+    "text.parse_math": False,  # a dollar in a method's name is a dollar
+    "svg.hashsalt": "evclplus",  # the same figure has the same bytes
+}
+Place = Literal["outside right center", "outside lower left"]
+MOST_TASKS_WITH_NUMBERS = 12
+LONGEST_LABEL = 36
+
+
+@dataclass(frozen=True)
+class Image:
+    """A rendered figure."""
+
+    svg: bytes
+    png: bytes
+
+
+def row_style(row: Row) -> tuple[str, str]:
+    """Colour and marker; the same for a method in every figure and every report."""
+    if row.method in KNOWN_STYLES:
+        return KNOWN_STYLES[row.method]
+    digest = hashlib.sha256(row.method.encode()).digest()
+    return (
+        OTHER_COLOURS[digest[0] % len(OTHER_COLOURS)],
+        OTHER_MARKERS[digest[1] % len(OTHER_MARKERS)],
+    )
+
+
+def accuracy_figure(comparison: Comparison) -> Image:
+    """Average accuracy against tasks learned, with a band of one standard deviation."""
+    return render(lambda: _accuracy_figure(comparison, (8.0, 4.3), "outside right center"))
+
+
+def narrow_accuracy_figure(comparison: Comparison) -> Image:
+    """The same for a telephone: the legend is below."""
+    height = 3.4 + 0.23 * len(comparison.rows)
+    return render(lambda: _accuracy_figure(comparison, (4.4, height), "outside lower left"))
+
+
+def matrix_figure(comparison: Comparison, row: Row) -> Image:
+    """The accuracy matrix of one row, on the colour scale of its comparison."""
+    lowest = min(float(np.nanmin(other.matrix)) for other in comparison.rows)
+    return render(lambda: _matrix_figure(row, lowest))
+
+
+def render(draw: Callable[[], Figure]) -> Image:
+    """Draw in our own style, whatever matplotlib was set to, and render without dates."""
+    with matplotlib.style.context(STYLE, after_reset=True):
+        figure = draw()
+        svg, png = io.BytesIO(), io.BytesIO()
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+        figure.set_layout_engine("none")  # the layout is found; finding it again takes as long
+        figure.savefig(png, format="png", dpi=160, metadata={"Software": None})
+    return Image(svg.getvalue(), png.getvalue())
+
+
+def _accuracy_figure(comparison: Comparison, size: tuple[float, float], legend: Place) -> Figure:
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.add_subplot()
+    handles = [_draw_curve(axes, row) for row in comparison.rows]
+    axes.set_xlabel("tasks learned")
+    axes.set_ylabel("average accuracy on tasks seen (%)")
+    axes.set_xticks(_ticks(comparison.task_count))
+    axes.margins(x=0.03)
+    axes.grid(visible=False, axis="x")
+    figure.legend(
+        handles,
+        [_legend_label(row) for row in comparison.rows],
+        loc=legend,
+        frameon=False,
+        title="final accuracy (%)",
+        alignment="left",
+    )
+    return figure
+
+
+def _draw_curve(axes: Axes, row: Row) -> Line2D:
+    colour, marker = row_style(row)
+    curves = 100 * row.curves
+    tasks = np.arange(1, curves.shape[1] + 1)
+    means = curves.mean(axis=0)
+    (line,) = axes.plot(
+        tasks,
+        means,
+        color=colour,
+        marker=marker,
+        markersize=8 if row.is_ours else 7,
+        markeredgecolor="white",
+        markeredgewidth=0.5,
+        linewidth=3.0 if row.is_ours else 1.5,
+        linestyle=_line_style(row),
+        zorder=3 if row.is_ours else 2,
+    )
+    if len(curves) > 1:
+        deviations = curves.std(axis=0, ddof=1)
+        axes.fill_between(
+            tasks, means - deviations, means + deviations, color=colour, alpha=0.13, linewidth=0
+        )
+    return line
+
+
+def _line_style(row: Row) -> str:
+    """Settings of one method share its colour and differ in the line; the bound is dashed."""
+    first = 1 if row.is_upper_bound else 0
+    return LINE_STYLES[(first + row.variant) % len(LINE_STYLES)]
+
+
+def _legend_label(row: Row) -> str:
+    bound = " (upper bound)" if row.is_upper_bound else ""
+    return f"{percent(row.accuracy.mean)}  {_drawable(row.label)}{bound}"
+
+
+def _matrix_figure(row: Row, lowest: float) -> Figure:
+    figure = Figure(figsize=(2.9, 2.9), layout="constrained")
+    axes = figure.add_subplot()
+    matrix = 100 * row.matrix
+    scale = Normalize(100 * lowest, max(100.0, 100 * lowest + 1))
+    image = axes.imshow(matrix, cmap="cividis", norm=scale)
+    size = len(matrix)
+    title = textwrap.fill(_drawable(row.label), width=26)
+    axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
+    axes.set_xlabel("accuracy (%) on task")
+    axes.set_ylabel("after task")
+    ticks = _ticks(size)
+    axes.set_xticks([tick - 1 for tick in ticks], [str(tick) for tick in ticks])
+    axes.set_yticks([tick - 1 for tick in ticks], [str(tick) for tick in ticks])
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    if size > MOST_TASKS_WITH_NUMBERS:
+        figure.colorbar(image, shrink=0.8)
+    else:
+        _write_numbers(axes, matrix, scale)
+    return figure
+
+
+def _write_numbers(axes: Axes, matrix: npt.NDArray[np.float64], scale: Normalize) -> None:
+    size = len(matrix)
+    for after in range(size):
+        for task in range(after + 1):
+            value = float(matrix[after, task])
+            axes.text(
+                task,
+                after,
+                f"{value:.0f}" if size > 6 else f"{value:.1f}",
+                ha="center",
+                va="center",
+                in_layout=False,  # inside the axes, so it need not be measured
+                fontsize=9 if size <= 6 else 7,
+                color="black" if scale(value) > 0.47 else "white",
+            )
+
+
+def _ticks(count: int) -> Sequence[int]:
+    """About ten task numbers at most, always from 1."""
+    return range(1, count + 1, max(1, -(-count // 10)))
+
+
+def _drawable(label: str) -> str:
+    """The label with what the font has, short enough to leave room for the figure."""
+    font = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
+    known = font.get_charmap()
+    text = "".join(letter if ord(letter) in known else "?" for letter in label)
+    return text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1] + "…"

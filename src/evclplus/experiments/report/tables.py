@@ -1,0 +1,165 @@
+"""The final tables of a comparison as text cells, before any format's escaping."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from evclplus.experiments.report.comparison import Comparison, Row
+from evclplus.experiments.report.numbers import (
+    number,
+    p_value,
+    percent,
+    percent_interval,
+    signed_percent,
+)
+from evclplus.experiments.report.statistics import PairedDifference, Spread
+
+BEST_BASELINE = "best baseline"
+TOO_FEW_PAIRS = "fewer than 2 common seeds"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A summary figure of a record and how it is shown."""
+
+    field: str
+    title: str
+    is_percent: bool
+    higher_is_better: bool
+    meaning: str
+
+    @property
+    def heading(self) -> str:
+        return f"{self.title} (%)" if self.is_percent else self.title
+
+    def text(self, value: float | None) -> str:
+        return percent(value) if self.is_percent else number(value, 3)
+
+
+ACCURACY = Measure(
+    "average_accuracy", "Accuracy", True, True, "mean accuracy on all tasks after the last one"
+)
+FORGETTING = Measure(
+    "forgetting", "Forgetting", True, False, "how far tasks fell from the best they had been"
+)
+LEARNING_ACCURACY = Measure(
+    "learning_accuracy", "Learning accuracy", True, True, "on each task just after learning it"
+)
+OTHER_MEASURES = (
+    FORGETTING,
+    Measure(
+        "backward_transfer",
+        "Backward transfer",
+        True,
+        True,
+        "what later tasks added to a task since it was learned; negative is loss",
+    ),
+    Measure(
+        "forward_transfer",
+        "Forward transfer",
+        True,
+        True,
+        "accuracy on a task just before learning it, beyond an untrained network's",
+    ),
+    LEARNING_ACCURACY,
+    Measure(
+        "average_negative_log_likelihood", "NLL", False, False, "negative log-likelihood at the end"
+    ),
+    Measure("average_brier_score", "Brier", False, False, "Brier score at the end"),
+    Measure(
+        "average_calibration_error", "ECE", False, False, "expected calibration error at the end"
+    ),
+)
+MEASURES = (ACCURACY, *OTHER_MEASURES)
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    detail: str = ""
+    is_best: bool = False
+    tag: str = ""
+    marks: tuple[int, ...] = ()
+    """Numbers of the notes that belong to the cell."""
+
+
+@dataclass(frozen=True)
+class Table:
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def results_table(comparison: Comparison) -> Table:
+    """Every measure of every row."""
+    others = [measure_column(comparison.rows, measure) for measure in OTHER_MEASURES]
+    columns = [
+        [method_cell(comparison, row) for row in comparison.rows],
+        [replace(cell, detail="") for cell in measure_column(comparison.rows, ACCURACY)],
+        [Cell(percent(row.accuracy.deviation)) for row in comparison.rows],
+        [Cell(percent_interval(row.accuracy.interval)) for row in comparison.rows],
+        *others,
+        [Cell(str(row.accuracy.count)) for row in comparison.rows],
+    ]
+    headings = [measure.heading for measure in OTHER_MEASURES]
+    return Table(
+        ("Method", ACCURACY.heading, "SD", "95 % interval", *headings, "Seeds"),
+        tuple(zip(*columns, strict=True)),
+    )
+
+
+def baseline_table(comparison: Comparison) -> Table | None:
+    """Every row against the best baseline; None where there is nothing to compare."""
+    rows = tuple(
+        (method_cell(comparison, row), *_difference_cells(difference))
+        for row in comparison.rows
+        if (difference := comparison.against_baseline(row))
+    )
+    headings = ("Method", "Difference (points)", "95 % interval", "p (paired t-test)", "Pairs")
+    return Table(headings, rows) if rows else None
+
+
+def method_cell(comparison: Comparison, row: Row) -> Cell:
+    notes = comparison.notes
+    marks = tuple(sorted(notes.index(note) + 1 for note in row.notes))
+    return Cell(row.label, tag=role(comparison, row), marks=marks)
+
+
+def role(comparison: Comparison, row: Row) -> str:
+    if row.is_upper_bound:
+        return "upper bound"
+    is_compared = row is comparison.baseline and len(comparison.rows) > 1
+    return BEST_BASELINE if is_compared else ""
+
+
+def measure_column(rows: Sequence[Row], measure: Measure) -> list[Cell]:
+    """Mean and deviation of each row; the best, as it is shown, is marked.
+
+    The upper bound sees all data at once, so it does not compete.
+    """
+    spreads = [row.spread(measure.field) for row in rows]
+    competing = [
+        value.mean
+        for row, value in zip(rows, spreads, strict=True)
+        if value.mean is not None and not row.is_upper_bound
+    ]
+    choose = max if measure.higher_is_better else min
+    best = measure.text(choose(competing)) if len(competing) > 1 else None
+    return [
+        _spread_cell(value, measure, None if row.is_upper_bound else best)
+        for row, value in zip(rows, spreads, strict=True)
+    ]
+
+
+def _spread_cell(value: Spread, measure: Measure, best: str | None) -> Cell:
+    text = measure.text(value.mean)
+    detail = "" if value.deviation is None else f"± {measure.text(value.deviation)}"
+    return Cell(text, detail, is_best=text == best)
+
+
+def _difference_cells(difference: PairedDifference) -> tuple[Cell, ...]:
+    texts = (
+        TOO_FEW_PAIRS if difference.pairs < 2 else signed_percent(difference.mean),
+        percent_interval(difference.interval),
+        p_value(difference.p_value),
+        str(difference.pairs),
+    )
+    return tuple(Cell(text) for text in texts)

@@ -1,0 +1,202 @@
+"""A preset's whole table: every cell in one pool, the time left, a report per benchmark."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from evclplus.errors import FileError, SettingsError
+from evclplus.experiments import compare as comparison
+from evclplus.experiments.compare import Cell, News, Watcher
+from evclplus.experiments.estimate import Estimate
+from evclplus.experiments.presets import Preset
+from evclplus.experiments.record import RECORD, Record, find_records
+from evclplus.experiments.report import report
+from evclplus.experiments.report.across import RULE, Across, terminal
+from evclplus.files import make_folder, write_atomically
+from evclplus.methods import method
+from evclplus.settings import nearest
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The part of a preset that is to run; its table always shows the whole preset.
+
+    `untuned` are benchmarks that nobody asked for by name and that lack settings of a method.
+    """
+
+    preset: Preset
+    benchmarks: tuple[str, ...]
+    methods: tuple[str, ...]
+    untuned: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, preset: Preset, benchmarks: Sequence[str] | None, methods: Sequence[str] | None
+    ) -> "Selection":
+        chosen = {}
+        for kind, known, asked in (
+            ("benchmark", preset.benchmarks, benchmarks),
+            ("method", preset.methods, methods),
+        ):
+            for name in asked or ():
+                if name not in known:
+                    hint = nearest(name, known)
+                    raise SettingsError(f"the preset has no {kind} {name!r}; {hint}")
+            chosen[kind] = tuple(name for name in known if asked is None or name in asked)
+        ready = tuple(
+            name
+            for name in chosen["benchmark"]
+            if benchmarks is not None or all(preset.has(name, one) for one in chosen["method"])
+        )
+        if not ready:  # the first cell will say what is missing
+            ready = chosen["benchmark"]
+        untuned = tuple(name for name in chosen["benchmark"] if name not in ready)
+        return cls(preset, ready, chosen["method"], untuned)
+
+    def cells(self, out: Path) -> list[Cell]:
+        """Benchmark by benchmark, all methods of one seed before the next seed. Missing data is
+        named here, all of it in one line."""
+        cells: list[Cell] = []
+        problems: dict[str, list[str]] = {}
+        for benchmark in self.benchmarks:
+            experiments = [
+                self.preset.experiment(benchmark, name, seed)
+                for seed in range(self.preset.seeds)
+                for name in self.methods
+            ]
+            try:
+                cells += comparison.cells(experiments, out)
+            except FileError as error:
+                problems.setdefault(str(error), []).append(benchmark)
+        if problems:
+            lines = [f"{', '.join(names)}: {problem}" for problem, names in problems.items()]
+            raise FileError("; ".join(lines))
+        return cells
+
+
+def reproduce(
+    selection: Selection,
+    out: Path,
+    workers: int,
+    bars: Watcher[Cell],
+    say: Callable[[str], None],
+    command: str = "",
+    overwrite: bool = False,
+) -> list[str]:
+    """Run what is not finished and return what went wrong, a line each. A benchmark's report is
+    written as soon as its last cell ends."""
+    cells = selection.cells(out)
+    if selection.untuned:
+        say(f"not tuned yet, so not run: {', '.join(selection.untuned)}")
+    done, todo = ([], cells) if overwrite else comparison.split_finished(cells)
+    make_folder(out)
+    follower = _Follower(out, done, todo, workers, bars, say)
+    if done:
+        left = follower.time_left()
+        say(f"{len(done)} of {len(cells)} runs are finished already and kept{left}")
+    return comparison.work_through(todo, workers, follower, command) if todo else []
+
+
+def write_reports(preset: Preset, out: Path) -> Table:
+    """Write the report of every benchmark that has records below `out` and the tables over all
+    benchmarks, and return the last of these for a terminal."""
+    records, others = _records(preset, out)
+    if not records and not others:
+        raise FileError(f"no record.json below {out}; run `evclplus reproduce` first")
+    across = Across.of(preset.benchmarks, preset.methods, preset.seeds, records)
+    for name in {record.benchmark for record in records}:
+        report(out / name)
+    note = f"\nLeft out: {others} made with other settings.\n" if others else ""
+    write_atomically(out / "table.md", across.markdown() + note)
+    write_atomically(out / "table.csv", across.csv())
+    if preset.reported is None:
+        return terminal(across.table(), note)
+    source, figures = preset.reported.source, preset.reported.accuracy
+    write_atomically(out / "paper.md", across.markdown_beside(source, figures) + note)
+    return terminal(across.beside(figures), f"Below our mean: {source}. {RULE}\n{note}")
+
+
+def _records(preset: Preset, out: Path) -> tuple[list[Record], int]:
+    """The records made with the preset's settings, and how many were not."""
+    found = [
+        record
+        for name in preset.benchmarks
+        if (out / name).is_dir()
+        for record in find_records(out / name)
+    ]
+    ours = [record for record in found if _is_of(preset, record)]
+    return ours, len(found) - len(ours)
+
+
+def _is_of(preset: Preset, record: Record) -> bool:
+    """Whether a record has the settings the preset asks for."""
+    try:
+        asked = preset.experiment(record.benchmark, record.method, record.seed)
+    except SettingsError:
+        return False
+    found, wanted = record.full_config, method(asked.method, **asked.options).options()
+    return found.training == asked.training and found.options == wanted
+
+
+class _Follower:
+    """A watcher that says a line for each finished cell, with the time left, and reports on a
+    benchmark when its last cell ends."""
+
+    def __init__(
+        self,
+        out: Path,
+        done: Sequence[Cell],
+        todo: Sequence[Cell],
+        workers: int,
+        bars: Watcher[Cell],
+        say: Callable[[str], None],
+    ) -> None:
+        self.out, self.workers, self.bars, self.say = out, workers, bars, say
+        self.total = len(done) + len(todo)
+        self.waiting = {cell.folder: cell for cell in todo}
+        self.since: dict[Path, float] = {}
+        self.estimate = Estimate()
+        for cell in done:
+            self._learn(cell)
+
+    def started(self, cell: Cell) -> None:
+        self.since[cell.folder] = time.monotonic()
+        self.bars.started(cell)
+
+    def moved(self, cell: Cell, news: News) -> None:
+        self.bars.moved(cell, news)
+
+    def ended(self, cell: Cell, error: str | None) -> None:
+        del self.waiting[cell.folder], self.since[cell.folder]
+        self.bars.ended(cell, error)
+        if error is None:
+            record = self._learn(cell)
+            self.say(
+                f"[{self.total - len(self.waiting)}/{self.total}] {cell.title}: "
+                f"{100 * record.average_accuracy:.1f} % in {record.seconds['total']:.0f} s"
+                f"{self.time_left()}"
+            )
+        benchmark = cell.experiment.benchmark
+        if benchmark not in {one.experiment.benchmark for one in self.waiting.values()} and any(
+            (self.out / benchmark).rglob(RECORD)
+        ):
+            written = report(self.out / benchmark)
+            self.say(f"{benchmark} is complete: {written.page}")
+
+    def _learn(self, cell: Cell) -> Record:
+        record = Record.read(cell.folder / RECORD)
+        self.estimate.learn(record.config, record.seconds["total"])
+        return record
+
+    def time_left(self) -> str:
+        if not self.waiting:
+            return ""
+        now = time.monotonic()
+        left = (
+            (cell.experiment, now - self.since.get(folder, now))
+            for folder, cell in self.waiting.items()
+        )
+        return f"; about {self.estimate.left(left, self.workers)} left"

@@ -1,0 +1,1 @@
+"""Cutting data into tasks: streams from arrays."""

@@ -1,0 +1,120 @@
+"""From the sides of a dataset and a plan per task to tasks: the part all builders share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evclplus.core.examples import Examples, View
+from evclplus.errors import DataError
+from evclplus.streams.arrays import Labelled
+from evclplus.streams.holdout import Sides
+from evclplus.streams.shuffle import Purpose, random_order
+from evclplus.streams.task import Scenario, Task
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One task: the label of each of its classes, its head and how its inputs are seen."""
+
+    name: str
+    labels: Mapping[int, int]
+    head: int
+    outputs: int
+    view: View
+
+
+def plans(
+    names: Sequence[str],
+    groups: Sequence[tuple[int, ...]],
+    views: Sequence[View],
+    scenario: Scenario,
+) -> list[Plan]:
+    """Give every group of classes its head and labels, as the scenario says."""
+    if scenario == "domain" and len({len(group) for group in groups}) > 1:
+        raise DataError(
+            "a domain-incremental stream has one head for all tasks, so every task needs the same"
+            f" number of classes; got {[len(group) for group in groups]}"
+        )
+    made = []
+    seen = 0
+    for index, (name, group, view) in enumerate(zip(names, groups, views, strict=True)):
+        head = index if scenario == "task" else 0
+        first = seen if scenario == "class" else 0
+        labels = {class_: first + position for position, class_ in enumerate(group)}
+        made.append(Plan(name, labels, head, first + len(group), view))
+        seen += len(group)
+    return made
+
+
+def cut_tasks(
+    data: Sides,
+    task_plans: Sequence[Plan],
+    examples_per_task: int | None = None,
+    seed: int = 0,
+) -> tuple[Task, ...]:
+    """Cut every task out of the shared sides. Equal rows and labels are shared between tasks."""
+    shared: dict[tuple[str, tuple[tuple[int, int], ...]], tuple[Tensor, Tensor]] = {}
+
+    def examples(side_name: str, side: Labelled, plan: Plan) -> Examples:
+        key = (side_name, tuple(plan.labels.items()))
+        if key not in shared:
+            shared[key] = _rows_and_labels(side, plan.labels)
+        rows, labels = shared[key]
+        return Examples(side.store, labels, plan.outputs, plan.head, rows, plan.view)
+
+    made = []
+    for index, plan in enumerate(task_plans):
+        train = examples("train", data.train, plan)
+        validation = examples("validation", data.validation, plan)
+        test = examples("test", data.test, plan)
+        _check_classes_present(plan, train, "training")
+        _check_classes_present(plan, test, "test")
+        if examples_per_task is not None:
+            train = _subset(train, examples_per_task, seed, index, plan.name)
+        made.append(Task(plan.name, index, train, validation, test))
+    return tuple(made)
+
+
+def classes_of(side: Labelled) -> tuple[int, ...]:
+    """The classes that occur, in ascending order."""
+    return tuple(torch.unique(side.classes[side.rows]).tolist())
+
+
+def _rows_and_labels(side: Labelled, labels: Mapping[int, int]) -> tuple[Tensor, Tensor]:
+    classes = side.classes[side.rows]
+    ascending = torch.tensor(sorted(labels))
+    label_of = torch.tensor([labels[class_] for class_ in ascending.tolist()])
+    position = torch.searchsorted(ascending, classes).clamp(max=len(ascending) - 1)
+    member = ascending[position] == classes
+    return side.rows[member], label_of[position[member]]
+
+
+def _check_classes_present(plan: Plan, examples: Examples, side: str) -> None:
+    present = set(torch.unique(examples.labels).tolist())
+    for class_, label in plan.labels.items():
+        if label not in present:
+            raise DataError(
+                f"task {plan.name} has no {side} examples of class {class_}; give some or leave"
+                " the class out"
+            )
+
+
+def _subset(examples: Examples, count: int, seed: int, index: int, name: str) -> Examples:
+    """`count` of the examples, every class keeping its share."""
+    if count > len(examples):
+        raise DataError(
+            f"examples_per_task is {count} but task {name} has only {len(examples)} training"
+            " examples; give a smaller number"
+        )
+    order = random_order(len(examples), Purpose.SUBSET, seed, index)
+    labels = examples.labels.numpy()[order]
+    rank = np.empty(len(labels))
+    for label in np.unique(labels):
+        of_class = labels == label
+        # Taking by rank over class size takes the same share of every class.
+        rank[of_class] = (np.arange(of_class.sum()) + 0.5) / of_class.sum()
+    chosen = np.sort(order[np.argsort(rank, kind="stable")[:count]])
+    return examples.take(torch.from_numpy(chosen))

@@ -1,0 +1,134 @@
+"""Tasks from arrays that are tasks already: a stream of them, or one that arrives by itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from evclplus.core.examples import Examples, View
+from evclplus.errors import DataError
+from evclplus.streams.arrays import Labelled, Pair, check_alike, labelled
+from evclplus.streams.assemble import Plan, classes_of, cut_tasks
+from evclplus.streams.holdout import Sides, sides
+from evclplus.streams.scaling import Scaling, default_scaling, scaled_view
+from evclplus.streams.settings import StreamSettings, base_view
+from evclplus.streams.task import Scenario, Stream, Task
+
+
+def tasks(
+    pairs: Sequence[Pair],
+    *,
+    test: Sequence[Pair] | None = None,
+    validation: Sequence[Pair] | None = None,
+    test_fraction: float = 0.2,
+    validation_fraction: float = 0.1,
+    holdout_seed: int = 0,
+    scenario: Scenario = "task",
+    scaling: Scaling | None = None,
+    names: Sequence[str] | None = None,
+    name: str = "tasks",
+) -> Stream:
+    """One task per pair `(inputs, labels)`, in the order given.
+
+    In the task scenario a task's classes are numbered in ascending order for its own head; in the
+    domain scenario the classes of all tasks share one numbering and one head; in the class
+    scenario they are numbered in order of appearance.
+    """
+    settings = StreamSettings(
+        scenario=scenario,
+        scaling=scaling,
+        validation_fraction=validation_fraction,
+        holdout_seed=holdout_seed,
+    )
+    titles = names if names is not None else [f"task {index + 1}" for index in range(len(pairs))]
+    _check_one_each(
+        len(pairs), {"test pairs": test, "validation pairs": validation, "names": titles}
+    )
+    parts = [
+        sides(
+            pair,
+            test=None if test is None else test[index],
+            validation=None if validation is None else validation[index],
+            test_fraction=test_fraction,
+            validation_fraction=settings.validation_fraction,
+            seed=settings.holdout_seed,
+            what=titles[index],
+        )
+        for index, pair in enumerate(pairs)
+    ]
+    for part, title in zip(parts, titles, strict=True):
+        check_alike(parts[0].train, part.train, (titles[0], title))
+    # The first task fixes the scaling: a learner has started long before it meets the others.
+    view = base_view(parts[0], settings)
+    cut = [
+        cut_tasks(part, [plan])[0]
+        for part, plan in zip(parts, _plans(titles, parts, scenario, view), strict=True)
+    ]
+    numbered = tuple(replace(task, index=index) for index, task in enumerate(cut))
+    record = {
+        "test_fraction": test_fraction,
+        **settings.model_dump(mode="json"),
+        "scaling": settings.scaling or default_scaling(parts[0].train),
+        "scale": view.scale,
+        "shift": view.shift,
+    }
+    notes = tuple(note for part in parts for note in part.notes)
+    return Stream(name, numbered, settings.scenario, record, notes)
+
+
+def _check_one_each(count: int, given: Mapping[str, Sequence[object] | None]) -> None:
+    if not count:
+        raise DataError("a stream needs at least one task; give a list of (inputs, labels)")
+    for what, values in given.items():
+        if values is not None and len(values) != count:
+            raise DataError(f"{len(values)} {what} for {count} tasks; give one for each task")
+
+
+def task(
+    x: Any,
+    y: Any,
+    *,
+    name: str,
+    outputs: int,
+    head: int = 0,
+    test: Pair | None = None,
+) -> Task:
+    """One task by itself, for data that arrives when it arrives.
+
+    Labels are those of the head, 0 to outputs - 1. Bytes are scaled to [0, 1], other inputs stay
+    as they are, the same for every task. Nothing is held out: all of `x` is trained on, and the
+    task can be evaluated only if `test` is given.
+    """
+    train = labelled((x, y), name)
+    tested = train.keep(train.rows[:0]) if test is None else labelled(test, f"the test of {name}")
+    check_alike(train, tested, (name, "its test part"))
+    view = scaled_view(train, default_scaling(train))
+
+    def examples(side: Labelled) -> Examples:
+        return Examples(side.store, side.classes[side.rows], outputs, head, side.rows, view)
+
+    nothing = examples(train.keep(train.rows[:0]))
+    return Task(name, 0, examples(train), nothing, examples(tested))
+
+
+def _plans(
+    names: Sequence[str], parts: Sequence[Sides], scenario: Scenario, view: View
+) -> list[Plan]:
+    classes = [classes_of(part.train) for part in parts]
+    if scenario == "task":
+        return [
+            Plan(name, {c: i for i, c in enumerate(own)}, head, len(own), view)
+            for head, (name, own) in enumerate(zip(names, classes, strict=True))
+        ]
+    if scenario == "domain":
+        every = sorted({c for own in classes for c in own})
+        return [
+            Plan(name, {c: every.index(c) for c in own}, 0, len(every), view)
+            for name, own in zip(names, classes, strict=True)
+        ]
+    seen: dict[int, int] = {}
+    made = []
+    for name, own in zip(names, classes, strict=True):
+        for class_ in own:
+            seen.setdefault(class_, len(seen))
+        made.append(Plan(name, {c: seen[c] for c in own}, 0, len(seen), view))
+    return made

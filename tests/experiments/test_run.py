@@ -1,0 +1,186 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evclplus.errors import FileError, SettingsError, TrainingError
+from evclplus.experiments.config import Experiment, load_plan
+from evclplus.experiments.record import Record, find_records
+from evclplus.experiments.run import finished, resolve, run, run_into
+from evclplus.settings import Training
+
+QUICK = Experiment(
+    method="evcl+",
+    benchmark="split-digits",
+    stream={"tasks": 3, "examples_per_task": 60},
+    training=Training(epochs=3, batch_size=20),
+)
+
+
+def test_a_record_holds_what_the_design_promises(tmp_path: Path) -> None:
+    record = run_into(tmp_path, QUICK, command="evclplus run")
+    content = json.loads((tmp_path / "record.json").read_text())
+    assert content["schema"] == 1
+    assert [len(row) for row in content["accuracy"]] == [1, 2, 3]
+    assert content["average_accuracy"] == pytest.approx(sum(content["accuracy"][-1]) / 3)
+    for key in ("method", "benchmark", "seed", "config", "forgetting", "backward_transfer"):
+        assert key in content
+    environment = content["environment"]
+    for key in ("evclplus", "torch", "python", "threads", "commit", "command"):
+        assert key in environment
+    assert set(content["seconds"]) == {"data", "learn", "evaluate", "total"}
+    assert content["config"]["options"]["lam"] == 100.0  # defaults are written out
+    assert content["config"]["network"]["hidden"] == [100, 100]
+    assert Record.read(tmp_path / "record.json") == record
+    assert not (tmp_path / "unfinished.json").exists()
+
+
+def test_one_seed_one_result() -> None:
+    first, second = run(QUICK), run(QUICK)
+    other = run(QUICK.model_copy(update={"seed": 1}))
+    figures = ("accuracy", "negative_log_likelihood", "accuracy_before", "accuracy_untrained")
+    assert all(getattr(first, name) == getattr(second, name) for name in figures)
+    assert first.negative_log_likelihood != other.negative_log_likelihood
+
+
+def test_a_finished_record_is_not_overwritten_unless_asked(tmp_path: Path) -> None:
+    run_into(tmp_path, QUICK)
+    before = (tmp_path / "record.json").read_bytes()
+    with pytest.raises(FileError, match="--overwrite"):
+        run_into(tmp_path, QUICK)
+    assert (tmp_path / "record.json").read_bytes() == before
+    run_into(tmp_path, QUICK.model_copy(update={"seed": 3}), overwrite=True)
+    assert Record.read(tmp_path / "record.json").seed == 3
+
+
+def test_a_record_from_before_an_option_came_is_finished_with_its_default(tmp_path: Path) -> None:
+    run_into(tmp_path, QUICK)
+    path = tmp_path / "record.json"
+    content = json.loads(path.read_text())
+    del content["config"]["options"]["fisher_temperature"]
+    path.write_text(json.dumps(content))
+    assert finished(tmp_path, resolve(QUICK)[0])
+    other = QUICK.model_copy(update={"options": {"fisher_temperature": 2.0}})
+    with pytest.raises(FileError, match=r"fisher_temperature is 1\.0, not 2\.0"):
+        finished(tmp_path, resolve(other)[0])
+
+
+def test_a_record_from_before_an_option_went_is_finished_if_it_did_the_same(tmp_path: Path) -> None:
+    run_into(tmp_path, QUICK)
+    path = tmp_path / "record.json"
+    content = json.loads(path.read_text())
+    content["config"]["options"]["fisher_at"] = "mean"
+    path.write_text(json.dumps(content))
+    assert finished(tmp_path, resolve(QUICK)[0])
+    content["config"]["options"]["fisher_at"] = "samples"
+    path.write_text(json.dumps(content))
+    with pytest.raises(FileError, match="fisher_at is samples, not None"):
+        finished(tmp_path, resolve(QUICK)[0])
+
+
+def test_finished_means_with_these_settings(tmp_path: Path) -> None:
+    wanted, _ = resolve(QUICK)
+    assert not finished(tmp_path, wanted)
+    run_into(tmp_path, QUICK)
+    assert finished(tmp_path, wanted)
+    other = wanted.model_copy(update={"training": Training(epochs=4, batch_size=20)})
+    with pytest.raises(FileError, match=r"training\.epochs is 3, not 4"):
+        finished(tmp_path, other)
+
+
+def test_a_run_that_fails_is_visibly_unfinished(tmp_path: Path) -> None:
+    wild = QUICK.model_copy(update={"options": {"lam": 1e38, "k": 1e38}})
+    with pytest.raises(TrainingError, match="task 2"):
+        run_into(tmp_path, wild)
+    assert not (tmp_path / "record.json").exists()
+    note = json.loads((tmp_path / "unfinished.json").read_text())
+    assert len(note["accuracy"]) == 1
+    assert find_records(tmp_path) == []
+
+
+def test_bad_settings_write_nothing(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError):
+        run_into(tmp_path / "new", QUICK.model_copy(update={"options": {"lam": -1.0}}))
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_unwritable_folder_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="cannot write in the folder"):
+        run_into(tmp_path / "file" / "inside", QUICK)
+
+
+def test_validation_scores_are_labelled() -> None:
+    record = run(QUICK.model_copy(update={"evaluate_on": "validation"}))
+    assert any("validation" in note for note in record.notes)
+    assert record.accuracy != run(QUICK).accuracy
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda c: c.update(accuracy=[[1.0], [1.0]]),
+        lambda c: c.update(accuracy=[["a"], [1, 1], [1, 1, 1]]),
+        lambda c: c.update(schema=2),
+        lambda c: c.pop("method"),
+        lambda c: c.update(extra=1),
+        lambda c: c["config"].update(seed=-1),
+    ],
+)
+def test_foreign_records_are_refused(damage: Any, tmp_path: Path) -> None:
+    run_into(tmp_path, QUICK)
+    path = tmp_path / "record.json"
+    content = json.loads(path.read_text())
+    damage(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(FileError, match=r"record\.json") as caught:
+        find_records(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+# Settings from files and flags
+
+
+def test_flags_win_over_the_file_and_assignments_over_flags(tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text(
+        'benchmark = "permuted-digits"\nseeds = 2\n[training]\nepochs = 7\nbatch_size = 9\n'
+        '[options."evcl+"]\nlam = 3.0\nk = 2.0\n'
+    )
+    flags = {"benchmark": None, "training": {"epochs": 8}}
+    assignments = ["evcl+.lam=4", "training.schedule=cosine", "network.hidden=[5, 6]"]
+    plan = load_plan(file, flags, assignments)
+    assert plan.benchmark == "permuted-digits"
+    assert plan.seeds == (0, 1)
+    assert plan.training == Training(epochs=8, batch_size=9, schedule="cosine")
+    assert plan.network.hidden == (5, 6)
+    assert plan.experiment("evcl+", 1).options == {"lam": 4, "k": 2.0}
+    assert plan.experiment("vcl", 0).options == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "assignments", "message"),
+    [
+        ("benchmrk = 'x'", [], "did you mean benchmark"),
+        ("[training]\nepoch = 1", [], "did you mean epochs"),
+        ("[network]\nkind = 'rnn'", [], "kind"),
+        ("= broken", [], "is not TOML"),
+        ("", ["epochs=3"], "SECTION.KEY=VALUE"),
+        ("", ["training.epochs"], "SECTION.KEY=VALUE"),
+        ("", ["training.epochs=0"], "epochs = 0 is wrong"),
+    ],
+)
+def test_bad_plans_are_one_line(
+    text: str, assignments: list[str], message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text(text)
+    with pytest.raises((SettingsError, FileError), match=message) as caught:
+        load_plan(file, {}, assignments)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="cannot read"):
+        load_plan(tmp_path / "nowhere.toml", {}, [])
