@@ -8,9 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from evclplus.experiments.compare import Cell, cells, split_finished, work_through
+from evclplus.experiments.compare import Cell, cells, split_finished
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.display import ComparisonBars
+from evclplus.experiments.pool import work_through
 from evclplus.experiments.record import RECORD, Record
 from evclplus.experiments.report.statistics import paired_difference, spread
 from evclplus.files import make_folder, write_atomically

@@ -129,7 +129,7 @@ def test_a_killed_worker_is_reported_and_the_others_go_on(tmp_path: Path) -> Non
             os.kill(int(child), signal.SIGKILL)
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 2
-    assert "died with code -9" in stdout
+    assert "its process died" in stdout
     assert "1 of 2 runs failed" in stderr
     assert [record.method for record in find_records(tmp_path)] == ["finetune"]
 

@@ -22,6 +22,7 @@ from evclplus.errors import EvclplusError, SettingsError
 from evclplus.experiments import compare as comparison
 from evclplus.experiments.config import Plan, load_plan
 from evclplus.experiments.display import ComparisonBars, TrainingBar
+from evclplus.experiments.pool import work_through
 from evclplus.experiments.presets import best, load_preset
 from evclplus.experiments.record import RECORD, Record, find_records
 from evclplus.experiments.run import run_into
@@ -388,7 +389,7 @@ def _compare(plan: Plan, out: Path, jobs: int | None, overwrite: bool) -> None:
         workers = jobs or os.cpu_count() or 1
         try:
             with ComparisonBars(console, len(todo)) as bars:
-                failed = comparison.work_through(todo, workers, bars, _command())
+                failed = work_through(todo, workers, bars, _command())
         except KeyboardInterrupt:
             left = len(comparison.split_finished(cells)[1])
             kept = len(cells) - left

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, Time
 from rich.progress import Progress as Bars
 
 from evclplus.callbacks import Progress, Terms
-from evclplus.experiments.compare import Job, News
+from evclplus.experiments.pool import Event, Job
 
 SECONDS_BETWEEN_DRAWINGS = 0.1
 
@@ -80,9 +80,9 @@ class ComparisonBars(AbstractContextManager["ComparisonBars"]):
     def started(self, job: Job) -> None:
         self.running[id(job)] = self.bars.add_task(job.title, total=1, terms="starting")
 
-    def moved(self, job: Job, news: News) -> None:
+    def moved(self, job: Job, event: Event) -> None:
         bar = self.running[id(job)]
-        self.bars.update(bar, completed=news.step, total=news.steps, terms=news.text)
+        self.bars.update(bar, completed=event.step, total=event.steps, terms=event.text)
 
     def ended(self, job: Job, error: str | None) -> None:
         self.bars.remove_task(self.running.pop(id(job)))

@@ -9,8 +9,9 @@ from rich.table import Table
 
 from evclplus.errors import FileError, SettingsError
 from evclplus.experiments import compare as comparison
-from evclplus.experiments.compare import Cell, News, Watcher
+from evclplus.experiments.compare import Cell
 from evclplus.experiments.estimate import Estimate
+from evclplus.experiments.pool import Event, Listener, work_through
 from evclplus.experiments.presets import Preset
 from evclplus.experiments.record import RECORD, Record, find_records
 from evclplus.experiments.report import report
@@ -81,7 +82,7 @@ def reproduce(
     selection: Selection,
     out: Path,
     workers: int,
-    bars: Watcher[Cell],
+    bars: Listener[Cell],
     say: Callable[[str], None],
     command: str = "",
     overwrite: bool = False,
@@ -97,7 +98,7 @@ def reproduce(
     if done:
         left = follower.time_left()
         say(f"{len(done)} of {len(cells)} runs are finished already and kept{left}")
-    return comparison.work_through(todo, workers, follower, command) if todo else []
+    return work_through(todo, workers, follower, command) if todo else []
 
 
 def write_reports(preset: Preset, out: Path) -> Table:
@@ -142,7 +143,7 @@ def _is_of(preset: Preset, record: Record) -> bool:
 
 
 class _Follower:
-    """A watcher that says a line for each finished cell, with the time left, and reports on a
+    """A listener that says a line for each finished cell, with the time left, and reports on a
     benchmark when its last cell ends."""
 
     def __init__(
@@ -151,7 +152,7 @@ class _Follower:
         done: Sequence[Cell],
         todo: Sequence[Cell],
         workers: int,
-        bars: Watcher[Cell],
+        bars: Listener[Cell],
         say: Callable[[str], None],
     ) -> None:
         self.out, self.workers, self.bars, self.say = out, workers, bars, say
@@ -166,8 +167,8 @@ class _Follower:
         self.since[cell.folder] = time.monotonic()
         self.bars.started(cell)
 
-    def moved(self, cell: Cell, news: News) -> None:
-        self.bars.moved(cell, news)
+    def moved(self, cell: Cell, event: Event) -> None:
+        self.bars.moved(cell, event)
 
     def ended(self, cell: Cell, error: str | None) -> None:
         del self.waiting[cell.folder], self.since[cell.folder]

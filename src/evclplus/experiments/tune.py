@@ -21,10 +21,10 @@ from optuna.trial import BaseTrial, FrozenTrial, TrialState
 from evclplus.benchmarks.registry import BENCHMARKS
 from evclplus.callbacks import Progress
 from evclplus.errors import FileError, TrainingError
-from evclplus.experiments.compare import News, Watcher, work_through
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.environment import environment
 from evclplus.experiments.estimate import Estimate
+from evclplus.experiments.pool import Event, Listener, work_through
 from evclplus.experiments.presets import Chosen
 from evclplus.experiments.presets.best import Best
 from evclplus.experiments.run import Results, resolve, run
@@ -258,7 +258,7 @@ def tune(
     searches: Sequence[Search],
     trials: int,
     workers: int,
-    bars: Watcher[TrialJob],
+    bars: Listener[TrialJob],
     say: Callable[[str], None],
     command: str = "",
 ) -> list[str]:
@@ -291,14 +291,14 @@ def _job(trial: FrozenTrial) -> int:
 
 
 class _Follower:
-    """A watcher that says a line for each trial, with the time left, and keeps the best settings
+    """A listener that says a line for each trial, with the time left, and keeps the best settings
     on disk. `plain` is a run of each search with default settings, to compare their costs."""
 
     def __init__(
         self,
         plain: Mapping[str, Experiment],
         workers: int,
-        bars: Watcher[TrialJob],
+        bars: Listener[TrialJob],
         say: Callable[[str], None],
         command: str,
     ) -> None:
@@ -311,8 +311,8 @@ class _Follower:
     def started(self, job: TrialJob) -> None:
         self.bars.started(job)
 
-    def moved(self, job: TrialJob, news: News) -> None:
-        self.bars.moved(job, news)
+    def moved(self, job: TrialJob, event: Event) -> None:
+        self.bars.moved(job, event)
 
     def ended(self, job: TrialJob, error: str | None) -> None:
         self.waiting.remove(job)

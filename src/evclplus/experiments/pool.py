@@ -1,0 +1,200 @@
+"""Jobs in parallel processes, one thread each. A job that fails or is killed stops no other."""
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Protocol, TypeVar
+
+from evclplus.callbacks import Progress, Terms
+from evclplus.errors import EvclplusError
+
+SECONDS_BETWEEN_EVENTS = 0.2
+DIED = "its process died (killed, or out of memory); run the same command again"
+
+
+class Job(Protocol):
+    """What a worker process can do: run a cell, or try settings. No two have the same title."""
+
+    @property
+    def title(self) -> str: ...
+    def run(self, progress: Progress, command: str) -> None: ...
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+Heard = TypeVar("Heard", bound=Job, contravariant=True)
+
+
+@dataclass(frozen=True)
+class Event:
+    """How far a job is."""
+
+    step: int
+    steps: int
+    text: str
+
+
+class Listener(Protocol[Heard]):
+    """Is told what becomes of every job, in the process that started them."""
+
+    def started(self, job: Heard, /) -> None: ...
+    def moved(self, job: Heard, event: Event, /) -> None: ...
+    def ended(self, job: Heard, error: str | None, /) -> None: ...
+
+
+def work_through(
+    todo: Sequence[AnyJob], workers: int, listener: Listener[AnyJob], command: str = ""
+) -> list[str]:
+    """Run the jobs and return what went wrong, a line each. Others go on after a failure.
+
+    An interrupt ends the workers at once; what a job has finished by then stays.
+    """
+    failed: list[str] = []
+    waiting = iter(todo)
+    running: dict[Future[str | None], tuple[_Worker, AnyJob]] = {}
+    pool = [_Worker() for _ in range(min(workers, len(todo)))]
+
+    def start_next(worker: _Worker) -> None:
+        if (job := next(waiting, None)) is not None:
+            listener.started(job)
+            running[worker.start(job, command)] = worker, job
+
+    try:
+        for worker in pool:
+            start_next(worker)
+        while running:
+            ended, _ = wait(running, SECONDS_BETWEEN_EVENTS, FIRST_COMPLETED)
+            for worker, job in running.values():
+                for event in worker.events():
+                    listener.moved(job, event)
+            for future in ended:
+                worker, job = running.pop(future)
+                error = worker.outcome(future)
+                # The next job first: a listener may take its time, a worker should not wait.
+                start_next(worker)
+                listener.ended(job, error)
+                if error is not None:
+                    failed.append(f"{job.title}: {error}")
+    except BaseException:
+        for worker in pool:
+            worker.pipe.close()  # it exits at once
+        raise
+    finally:
+        for worker in pool:
+            worker.end()
+    return failed
+
+
+class _Worker:
+    """A process and the executor around it, one for each: a process that dies takes its whole
+    executor with it. The pipe carries events here; when it closes, the process exits."""
+
+    def __init__(self) -> None:
+        self._open()
+
+    def _open(self) -> None:
+        # A fresh interpreter: torch's threads do not survive a fork.
+        context = get_context("spawn")
+        self.pipe, self.theirs = context.Pipe()
+        self.executor = ProcessPoolExecutor(1, context, _prepare, (self.theirs,))
+
+    def start(self, job: Job, command: str) -> "Future[str | None]":
+        # The process is born with interrupts blocked: they are for this one to handle.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            future = self.executor.submit(_run, job, command)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        self.theirs.close()  # the process has its own; with two, it would not see ours close
+        return future
+
+    def events(self) -> Iterator[Event]:
+        try:
+            while self.pipe.poll():
+                yield self.pipe.recv()
+        except (EOFError, OSError):
+            return  # the process died, which the future says better
+
+    def outcome(self, future: "Future[str | None]") -> str | None:
+        """What went wrong with a job that has ended. A dead process is replaced."""
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            self.end()
+            self._open()
+            return DIED
+
+    def end(self) -> None:
+        self.executor.shutdown(cancel_futures=True)
+        self.pipe.close()
+        self.theirs.close()
+
+
+_pipe: Connection
+"""In a worker process: the pipe to the process that started it."""
+
+
+def _prepare(pipe: Connection) -> None:
+    """Make a fresh process a worker: one thread, and gone as soon as its pipe closes."""
+    global _pipe
+    _pipe = pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # and for what it starts itself
+    # A worker that is ended unwinds first, so that no file is left half written.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    # A worker has one core, and compilers beside it would outlive it when it is ended.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    import torch
+
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # see cli.main
+    threading.Thread(target=_exit_when_closed, args=(pipe,), daemon=True).start()
+
+
+def _exit_when_closed(pipe: Connection) -> None:
+    """The parent closes its end to stop the worker, and so does the system when the parent dies."""
+    try:
+        pipe.recv()  # nothing is ever sent
+    except (EOFError, OSError):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+
+def _run(job: Job, command: str) -> str | None:
+    """Run a job in a worker and return what went wrong."""
+    try:
+        job.run(_PipeProgress(_pipe), command)
+    except EvclplusError as error:
+        return str(error)
+    except SystemExit:
+        os._exit(1)  # the executor would take an exit for a failed job and wait for the next
+    except Exception as error:
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error} (a bug: please report the lines above it)"
+    return None
+
+
+class _PipeProgress(Progress):
+    """Sends events through a pipe, a few times a second."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        self.label, self.steps, self.last = "", 0, 0.0
+
+    def start(self, label: str, steps: int) -> None:
+        self.label, self.steps = label, steps
+
+    def advance(self, step: int, terms: Terms) -> None:
+        now = time.monotonic()
+        if now - self.last > SECONDS_BETWEEN_EVENTS:
+            self.last = now
+            try:
+                self.pipe.send(Event(step, self.steps, self.label))
+            except OSError:
+                sys.exit()  # the parent is gone: nobody waits for this job

@@ -1,0 +1,110 @@
+"""The pool on jobs of its own: what fails, what is killed, what is told."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from evclplus.callbacks import Progress
+from evclplus.errors import TrainingError
+from evclplus.experiments.pool import DIED, Event, work_through
+
+
+@dataclass(frozen=True)
+class Act:
+    """A job that does what its title says and notes it in a folder."""
+
+    title: str
+    folder: Path
+
+    def run(self, progress: Progress, command: str) -> None:
+        if self.title == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.title == "is refused":
+            raise TrainingError("the loss is not finite")
+        if self.title == "has a bug":
+            raise ZeroDivisionError("by zero")
+        if self.title.startswith("waits"):
+            (self.folder / str(os.getpid())).touch()
+            while True:
+                time.sleep(0.01)
+        progress.start("training", 3)
+        progress.advance(2, dict)
+        settings = (torch.get_num_threads(), os.environ["TORCHINDUCTOR_COMPILE_THREADS"], command)
+        (self.folder / self.title).write_text(repr(settings))
+
+
+@dataclass
+class Heard:
+    started_titles: list[str] = field(default_factory=list)
+    events: dict[str, list[Event]] = field(default_factory=dict)
+    errors: dict[str, str | None] = field(default_factory=dict)
+
+    def started(self, job: Act) -> None:
+        self.started_titles.append(job.title)
+
+    def moved(self, job: Act, event: Event) -> None:
+        self.events.setdefault(job.title, []).append(event)
+
+    def ended(self, job: Act, error: str | None) -> None:
+        self.errors[job.title] = error
+
+
+def test_a_job_that_fails_or_is_killed_stops_no_other(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    titles = ["is killed", "one", "is refused", "has a bug", "two"]
+    heard = Heard()
+    failed = work_through([Act(title, tmp_path) for title in titles], 2, heard, "a command")
+    assert heard.started_titles == titles
+    assert set(heard.errors) == set(titles)
+    assert heard.errors["is killed"] == DIED
+    assert heard.errors["is refused"] == "the loss is not finite"
+    assert (heard.errors["has a bug"] or "").startswith("ZeroDivisionError: by zero")
+    assert "Traceback" in capfd.readouterr().err
+    assert heard.errors["one"] is heard.errors["two"] is None
+    assert sorted(failed) == sorted(
+        f"{title}: {error}" for title, error in heard.errors.items() if error
+    )
+    assert heard.events == {title: [Event(2, 3, "training")] for title in ("one", "two")}
+    assert (tmp_path / "two").read_text() == repr((1, "1", "a command"))
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_their_parent(stop: signal.Signals, tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from evclplus.experiments.pool import work_through\n"
+        "from tests.experiments.test_pool import Act, Heard\n"
+        "jobs = [Act(f'waits {number}', Path(sys.argv[1])) for number in range(3)]\n"
+        "if __name__ == '__main__': work_through(jobs, 2, Heard())\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(notes)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        # A shell that runs the tests in the background has them ignore interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    while len(list(notes.iterdir())) < 2:
+        assert parent.poll() is None
+        time.sleep(0.02)
+    if stop == signal.SIGINT:
+        os.killpg(parent.pid, stop)  # what Ctrl-C sends: to the whole group
+    else:
+        parent.kill()
+    # The workers write to the same pipe: it is at its end when the last of them is gone.
+    _, stderr = parent.communicate(timeout=300)
+    assert stderr.count("Traceback") == (1 if stop == signal.SIGINT else 0)
