@@ -12,8 +12,8 @@ from evclplus.experiments.compare import Cell, cells, split_finished
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.display import ComparisonBars
 from evclplus.experiments.pool import work_through
-from evclplus.experiments.record import RECORD, Record
 from evclplus.experiments.report.statistics import paired_difference, spread
+from evclplus.experiments.store import find_record
 from evclplus.files import make_folder, write_atomically
 
 
@@ -74,9 +74,10 @@ def _table(variations: Sequence[Variation], runs: Mapping[str, Sequence[Cell]]) 
 
 def _accuracy(made: Sequence[Cell], benchmark: str) -> dict[int, float]:
     return {
-        cell.experiment.seed: 100 * Record.read(cell.folder / RECORD).average_accuracy
+        cell.experiment.seed: 100 * record.average_accuracy
         for cell in made
-        if cell.experiment.benchmark == benchmark and (cell.folder / RECORD).exists()
+        if cell.experiment.benchmark == benchmark
+        and (record := find_record(cell.folder)) is not None
     }
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from evclplus.benchmarks.registry import BENCHMARKS
 from evclplus.data.datasets import DATASETS
 from evclplus.experiments.cli import main
-from evclplus.experiments.record import find_records
+from evclplus.experiments.store import find_records
 from evclplus.methods import METHODS
 
 QUICK = (
@@ -185,7 +185,8 @@ def test_bad_input_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [None, "run", "compare", "demo", "reproduce", "tune", "report", "list", "data"]
+    "command",
+    [None, "run", "compare", "demo", "reproduce", "tune", "report", "pack", "list", "data"],
 )
 def test_every_command_has_help(
     command: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from statistics import fmean
 
-from evclplus.experiments.record import find_records
+from evclplus.experiments.store import find_records
 from tests.experiments.test_cli import evclplus
 
 

@@ -19,11 +19,11 @@ from evclplus.experiments.compare import Cell
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.estimate import Estimate, cost, duration
 from evclplus.experiments.presets import Chosen, Preset, Reported, load_preset
-from evclplus.experiments.record import find_records
 from evclplus.experiments.report.across import verdict
 from evclplus.experiments.report.statistics import spread
 from evclplus.experiments.reproduce import Selection, write_reports
 from evclplus.experiments.run import resolve
+from evclplus.experiments.store import find_records
 from tests.experiments.report.record_factory import make_record
 from tests.experiments.test_cli import evclplus
 

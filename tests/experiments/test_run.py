@@ -6,8 +6,9 @@ import pytest
 
 from evclplus.errors import FileError, SettingsError, TrainingError
 from evclplus.experiments.config import Experiment, load_plan
-from evclplus.experiments.record import Record, find_records
+from evclplus.experiments.record import Record
 from evclplus.experiments.run import finished, resolve, run, run_into
+from evclplus.experiments.store import find_records
 from evclplus.settings import Training
 
 QUICK = Experiment(

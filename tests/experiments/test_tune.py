@@ -23,7 +23,6 @@ from evclplus.experiments.cli import main
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.presets import load_preset
 from evclplus.experiments.presets.best import Best, write_preset
-from evclplus.experiments.record import find_records
 from evclplus.experiments.run import run
 from evclplus.experiments.spaces import (
     ONE_HEAD_STARTS,
@@ -34,6 +33,7 @@ from evclplus.experiments.spaces import (
     space_of,
     starts_of,
 )
+from evclplus.experiments.store import find_records
 from evclplus.experiments.tune import FIRST_SEED, Search, TrialJob, chosen_of, score
 from evclplus.learner import Learner
 from evclplus.methods import METHODS

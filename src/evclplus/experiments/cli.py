@@ -24,8 +24,10 @@ from evclplus.experiments.config import Plan, load_plan
 from evclplus.experiments.display import ComparisonBars, TrainingBar
 from evclplus.experiments.pool import work_through
 from evclplus.experiments.presets import best, load_preset
-from evclplus.experiments.record import RECORD, Record, find_records
+from evclplus.experiments.record import RECORD, Record
 from evclplus.experiments.run import run_into
+from evclplus.experiments.store import PACKED, find_records
+from evclplus.experiments.store import pack as pack_records
 from evclplus.files import make_folder
 from evclplus.methods import METHODS
 from evclplus.settings import nearest
@@ -270,6 +272,18 @@ def report(
     written = write_report(folder, out)
     _show(find_records(folder))
     console.print(f"report: {written.page}", soft_wrap=True)
+
+
+@app.command()
+def pack(
+    folder: Annotated[Path, typer.Argument(help="Any folder with records below it.")],
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace packed records of the same runs.")
+    ] = False,
+) -> None:
+    """Put every record below a folder into its records.jsonl, a line each. Nothing is lost:
+    reports are made from it, and what is in it counts as finished."""
+    _say(f"{pack_records(folder, overwrite)} records: {folder / PACKED}")
 
 
 @app.command("list")

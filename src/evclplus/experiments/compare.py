@@ -41,5 +41,8 @@ def cells(experiments: Sequence[Experiment], out: Path) -> list[Cell]:
 
 def split_finished(all_cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
     """The cells that have their record already, and the others."""
-    done = [cell for cell in all_cells if finished(cell.folder, cell.experiment)]
-    return done, [cell for cell in all_cells if cell not in done]
+    done: list[Cell] = []
+    todo: list[Cell] = []
+    for cell in all_cells:
+        (done if finished(cell.folder, cell.experiment) else todo).append(cell)
+    return done, todo

@@ -79,12 +79,11 @@ class Record(BaseModel):
     @classmethod
     def read(cls, path: Path) -> "Record":
         """Read a record that anyone may have written: every field is checked."""
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise FileError(f"cannot read {path}: {error.strerror}") from None
-        except (ValueError, RecursionError):
-            raise FileError(f"{path} is not JSON; it is damaged or not a record") from None
+        return cls.of(read_json(path), path)
+
+    @classmethod
+    def of(cls, content: Any, path: Path) -> "Record":
+        """What was read from `path` as a record."""
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             found = content.get("schema") if isinstance(content, dict) else None
             raise FileError(f"{path} has schema {found!r}, this version reads schema {SCHEMA}")
@@ -97,8 +96,10 @@ class Record(BaseModel):
             raise FileError(f"{path} is not a valid record: {where} {what}".strip()) from None
 
 
-def find_records(folder: Path) -> list[Record]:
-    """Every record below `folder`, in the order of their paths."""
-    if not folder.is_dir():
-        raise FileError(f"there is no folder {folder}; give the --out folder of run or compare")
-    return [Record.read(path) for path in sorted(folder.rglob(RECORD))]
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise FileError(f"{path} is not JSON; it is damaged or not a record") from None

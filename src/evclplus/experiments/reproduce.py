@@ -13,9 +13,10 @@ from evclplus.experiments.compare import Cell
 from evclplus.experiments.estimate import Estimate
 from evclplus.experiments.pool import Event, Listener, work_through
 from evclplus.experiments.presets import Preset
-from evclplus.experiments.record import RECORD, Record, find_records
+from evclplus.experiments.record import Record
 from evclplus.experiments.report import report
 from evclplus.experiments.report.across import RULE, Across, terminal
+from evclplus.experiments.store import find_record, find_records
 from evclplus.files import make_folder, write_atomically
 from evclplus.methods import method
 from evclplus.settings import nearest
@@ -122,12 +123,8 @@ def write_reports(preset: Preset, out: Path) -> Table:
 
 def _records(preset: Preset, out: Path) -> tuple[list[Record], int]:
     """The records made with the preset's settings, and how many were not."""
-    found = [
-        record
-        for name in preset.benchmarks
-        if (out / name).is_dir()
-        for record in find_records(out / name)
-    ]
+    below = find_records(out) if out.is_dir() else []
+    found = [record for record in below if record.benchmark in preset.benchmarks]
     ours = [record for record in found if _is_of(preset, record)]
     return ours, len(found) - len(ours)
 
@@ -181,14 +178,14 @@ class _Follower:
                 f"{self.time_left()}"
             )
         benchmark = cell.experiment.benchmark
-        if benchmark not in {one.experiment.benchmark for one in self.waiting.values()} and any(
-            (self.out / benchmark).rglob(RECORD)
-        ):
+        left = {one.experiment.benchmark for one in self.waiting.values()}
+        if benchmark not in left and find_records(self.out / benchmark):
             written = report(self.out / benchmark)
             self.say(f"{benchmark} is complete: {written.page}")
 
     def _learn(self, cell: Cell) -> Record:
-        record = Record.read(cell.folder / RECORD)
+        record = find_record(cell.folder)
+        assert record is not None, f"{cell.title} has ended without a record"
         self.estimate.learn(record.config, record.seconds["total"])
         return record
 

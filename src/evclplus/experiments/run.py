@@ -14,7 +14,8 @@ from evclplus.core import metrics
 from evclplus.errors import FileError
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.environment import environment
-from evclplus.experiments.record import RECORD, UNFINISHED, Record
+from evclplus.experiments.record import UNFINISHED, Record
+from evclplus.experiments.store import find_record
 from evclplus.files import make_folder, write_atomically
 from evclplus.learner import Learner
 from evclplus.methods import method
@@ -100,7 +101,7 @@ def run_into(
     Until it is there the folder holds unfinished.json with what is known so far. A finished
     record is not overwritten unless asked.
     """
-    if (folder / RECORD).exists() and not overwrite:
+    if not overwrite and find_record(folder) is not None:
         raise FileError(f"{folder} has a finished record; pass --overwrite or another --out")
     resolve(experiment)  # bad settings are refused before anything is written
     make_folder(folder)
@@ -120,9 +121,10 @@ def run_into(
 def finished(folder: Path, experiment: Experiment) -> bool:
     """Whether `folder` holds the record of this experiment, which must be resolved; the record
     of another one is an error."""
-    if not (folder / RECORD).exists():
+    record = find_record(folder)
+    if record is None:
         return False
-    found = Record.read(folder / RECORD).full_config
+    found = record.full_config
     if found.fingerprint() != experiment.fingerprint():
         raise FileError(
             f"{folder} has a record made with other settings ({_difference(found, experiment)}); "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evclplus.errors import FileError
-from evclplus.experiments.record import RECORD, UNFINISHED, find_records
+from evclplus.experiments.record import UNFINISHED
 from evclplus.experiments.report.comparison import Comparison, compare
 from evclplus.experiments.report.figures import (
     Image,
@@ -17,6 +17,7 @@ from evclplus.experiments.report.figures import (
 from evclplus.experiments.report.page import Figures, page
 from evclplus.experiments.report.terminal import terminal_table
 from evclplus.experiments.report.writers import to_csv, to_latex, to_markdown
+from evclplus.experiments.store import find_record, find_records
 from evclplus.files import make_folder, write_atomically
 
 __all__ = ["Report", "report", "terminal_table"]
@@ -59,7 +60,7 @@ def report(folder: Path, out: Path | None = None) -> Report:
 
 def _count_unfinished(folder: Path) -> int:
     """Runs that were begun and have no record yet."""
-    return sum(not path.with_name(RECORD).exists() for path in folder.rglob(UNFINISHED))
+    return sum(find_record(path.parent) is None for path in folder.rglob(UNFINISHED))
 
 
 def _nothing_to_report(folder: Path, unfinished: int) -> str:
