@@ -107,6 +107,6 @@ if __name__ == "__main__":
             with_a_symmetric_penalty(),
             *(with_the_function_term(name) for name in ("evcl", "ewc")),
         ],
-        ["python", "scripts/ablate.py", *sys.argv[1:]],
+        ["python", "-m", "tools.ablate", *sys.argv[1:]],
         asked(),
     )

@@ -1,4 +1,4 @@
-"""How the settings in src/evclplus/demo.toml were chosen.
+"""How the settings in src/evclplus/experiments/demo.toml were chosen.
 
 Twelve settings for each family of methods, scored on validation data with seeds that the demo
 does not use; the test set is never looked at. Prints one line per setting, best last.

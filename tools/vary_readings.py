@@ -29,7 +29,6 @@ READINGS: dict[str, dict[str, Any]] = {
     "fisher-sum": {"fisher_reduction": "sum"},
     "fisher-accumulated": {"fisher_tasks": "accumulated"},
     "fisher-sum-accumulated": {"fisher_reduction": "sum", "fisher_tasks": "accumulated"},
-    "penalise-old-heads": {"protect": "all"},
     "random-start": {"start": "random"},
     "small-first-variance": {"initial_variance": 1e-6},
     "prior-at-start": {"prior_mean": "mle"},
@@ -65,7 +64,7 @@ def vary_all(method: str, readings: dict[str, dict[str, Any]], out: Path) -> Non
         f"Average test accuracy after five tasks, %; {method}, {EPOCHS} epochs, mean ± deviation "
         f"over {len(SEEDS)} seeds, and the change against the first with its 95 % interval.",
         [variation(method, *reading) for reading in readings.items()],
-        ["python", "scripts/vary_readings.py"],
+        ["python", "-m", "tools.vary_readings"],
     )
 
 
