@@ -255,7 +255,7 @@ def test_a_wrong_preset_is_one_line(changes: dict[str, object], message: str) ->
 
 def cell(method: str, benchmark: str = "split-digits", epochs: int = 1) -> Cell:
     experiment = Experiment(method=method, benchmark=benchmark, training={"epochs": epochs})
-    return Cell(resolve(experiment)[0], Path(benchmark, method))
+    return Cell(resolve(experiment).experiment, Path(benchmark, method))
 
 
 def test_cost_follows_epochs_data_and_method() -> None:

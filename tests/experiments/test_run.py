@@ -4,12 +4,15 @@ from typing import Any
 
 import pytest
 
+from evclplus.benchmarks.registry import benchmark
 from evclplus.errors import FileError, SettingsError, TrainingError
+from evclplus.experiments.compare import cells
 from evclplus.experiments.config import Experiment, load_plan
 from evclplus.experiments.record import Record
 from evclplus.experiments.run import finished, resolve, run, run_into
 from evclplus.experiments.store import find_records
 from evclplus.settings import Training
+from evclplus.streams.task import Stream
 
 QUICK = Experiment(
     method="evcl+",
@@ -61,10 +64,10 @@ def test_a_record_from_before_an_option_came_is_finished_with_its_default(tmp_pa
     content = json.loads(path.read_text())
     del content["config"]["options"]["fisher_temperature"]
     path.write_text(json.dumps(content))
-    assert finished(tmp_path, resolve(QUICK)[0])
+    assert finished(tmp_path, resolve(QUICK).experiment)
     other = QUICK.model_copy(update={"options": {"fisher_temperature": 2.0}})
     with pytest.raises(FileError, match=r"fisher_temperature is 1\.0, not 2\.0"):
-        finished(tmp_path, resolve(other)[0])
+        finished(tmp_path, resolve(other).experiment)
 
 
 def test_a_record_from_before_an_option_went_is_finished_if_it_did_the_same(tmp_path: Path) -> None:
@@ -73,15 +76,15 @@ def test_a_record_from_before_an_option_went_is_finished_if_it_did_the_same(tmp_
     content = json.loads(path.read_text())
     content["config"]["options"]["fisher_at"] = "mean"
     path.write_text(json.dumps(content))
-    assert finished(tmp_path, resolve(QUICK)[0])
+    assert finished(tmp_path, resolve(QUICK).experiment)
     content["config"]["options"]["fisher_at"] = "samples"
     path.write_text(json.dumps(content))
     with pytest.raises(FileError, match="fisher_at is samples, not None"):
-        finished(tmp_path, resolve(QUICK)[0])
+        finished(tmp_path, resolve(QUICK).experiment)
 
 
 def test_finished_means_with_these_settings(tmp_path: Path) -> None:
-    wanted, _ = resolve(QUICK)
+    wanted = resolve(QUICK).experiment
     assert not finished(tmp_path, wanted)
     run_into(tmp_path, QUICK)
     assert finished(tmp_path, wanted)
@@ -185,3 +188,48 @@ def test_bad_plans_are_one_line(
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot read"):
         load_plan(tmp_path / "nowhere.toml", {}, [])
+
+
+# What is built, and how often
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The seeds of the streams that are built."""
+    seeds: list[int] = []
+
+    def counted(name: str, *, seed: int, **settings: Any) -> Stream:
+        seeds.append(seed)
+        return benchmark(name, seed=seed, **settings)
+
+    monkeypatch.setattr("evclplus.experiments.run.benchmark", counted)
+    return seeds
+
+
+def test_a_run_builds_its_stream_once(tmp_path: Path, built: list[int]) -> None:
+    run_into(tmp_path, QUICK)
+    assert built == [0]
+
+
+def test_cells_of_many_seeds_build_one_stream_and_are_what_a_run_resolves(
+    tmp_path: Path, built: list[int]
+) -> None:
+    other = {"stream": {**QUICK.stream, "order_seed": 3}, "method": "joint", "options": {}}
+    asked = [
+        one.model_copy(update={"seed": seed})
+        for one in (QUICK, QUICK.model_copy(update=other))
+        for seed in range(20)
+    ]
+    made = cells(asked, tmp_path)
+    assert len(built) == 2
+    assert [made[7].experiment, made[33].experiment] == [
+        resolve(asked[7]).experiment,
+        resolve(asked[33]).experiment,
+    ]
+
+
+@pytest.mark.parametrize("name", ["split-digits", "permuted-digits"])
+@pytest.mark.parametrize("settings", [{}, {"permutation_seed": 1}, {"examples_per_task": 30}])
+def test_no_setting_of_a_stream_depends_on_the_seed(name: str, settings: dict[str, int]) -> None:
+    first, second = (benchmark(name, seed=seed, **settings).settings for seed in (0, 1))
+    assert {**first, "seed": 1} == second

@@ -4,11 +4,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from evclplus.callbacks import Progress
 from evclplus.experiments.config import Experiment
-from evclplus.experiments.run import finished, resolve, run_into
-from evclplus.streams.task import Stream
+from evclplus.experiments.run import finished, resolve, run_into, written_out
+from evclplus.methods import method
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,16 @@ class Cell:
 
 def cells(experiments: Sequence[Experiment], out: Path) -> list[Cell]:
     """A cell for each experiment, with every setting checked and written out."""
-    streams: dict[str, Stream] = {}
+    streams: dict[str, dict[str, Any]] = {}
     made = []
     for one in experiments:
-        key = json.dumps([one.benchmark, one.seed, one.stream], sort_keys=True, default=str)
-        resolved, streams[key] = resolve(one, streams.get(key))
+        # A stream is built to see its settings and data, once for all seeds, and not kept.
+        key = json.dumps([one.benchmark, one.stream], sort_keys=True, default=str)
+        if key not in streams:
+            streams[key] = resolve(one).experiment.stream
+        settled = written_out(one, method(one.method, **one.options), streams[key])
         folder = out / one.benchmark / one.method / f"seed-{one.seed}"
-        made.append(Cell(resolved, folder))
+        made.append(Cell(settled, folder))
     return made
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from evclplus import networks
 from evclplus.benchmarks.registry import BENCHMARKS, benchmark
@@ -19,7 +19,38 @@ from evclplus.experiments.store import find_record
 from evclplus.files import make_folder, write_atomically
 from evclplus.learner import Learner
 from evclplus.methods import method
+from evclplus.methods.base import Method
 from evclplus.streams.task import Stream, Task
+
+
+class Resolved(NamedTuple):
+    """An experiment with every default written out, and what is built from it."""
+
+    experiment: Experiment
+    stream: Stream
+    method: Method
+
+
+def resolve(experiment: Experiment) -> Resolved:
+    stream = benchmark(experiment.benchmark, seed=experiment.seed, **experiment.stream)
+    settings = {key: value for key, value in stream.settings.items() if key != "seed"}
+    chosen = method(experiment.method, **experiment.options)
+    return Resolved(written_out(experiment, chosen, settings), stream, chosen)
+
+
+def written_out(experiment: Experiment, chosen: Method, stream: dict[str, Any]) -> Experiment:
+    """An experiment with the settings of its method, its stream and its network."""
+    hidden = experiment.network.hidden
+    if hidden is None:
+        kind = experiment.network.kind
+        hidden = BENCHMARKS[experiment.benchmark].hidden if kind == "mlp" else (32, 64)
+    return experiment.model_copy(
+        update={
+            "options": chosen.options(),
+            "stream": stream,
+            "network": experiment.network.model_copy(update={"hidden": hidden}),
+        }
+    )
 
 
 def run(
@@ -31,62 +62,8 @@ def run(
     """Run one experiment. The result depends on the experiment and nothing else."""
     clock = Clock()
     with clock("data"):
-        experiment, stream = resolve(experiment)
-    learner = build_learner(experiment, stream, progress)
-    results = Results(experiment.evaluate_on)
-    with clock("evaluate"):
-        results.untrained = [results.score(learner, task).accuracy for task in stream]
-    for task in stream:
-        with clock("evaluate"):
-            results.before.append(results.score(learner, task).accuracy)
-        with clock("learn"):
-            learner.learn(task)
-        with clock("evaluate"):
-            results.rows.append([results.score(learner, seen) for seen in stream.seen(task)])
-        after_task(results)
-    return _record(experiment, stream, results, clock, command)
-
-
-def resolve(experiment: Experiment, stream: Stream | None = None) -> tuple[Experiment, Stream]:
-    """The experiment with every default written out, and its stream, built unless given."""
-    chosen = method(experiment.method, **experiment.options)
-    if stream is None:
-        stream = benchmark(experiment.benchmark, seed=experiment.seed, **experiment.stream)
-    hidden = experiment.network.hidden
-    if hidden is None:
-        kind = experiment.network.kind
-        hidden = BENCHMARKS[experiment.benchmark].hidden if kind == "mlp" else (32, 64)
-    resolved = experiment.model_copy(
-        update={
-            "options": chosen.options(),
-            "stream": {key: value for key, value in stream.settings.items() if key != "seed"},
-            "network": experiment.network.model_copy(update={"hidden": hidden}),
-        }
-    )
-    return resolved, stream
-
-
-def build_learner(
-    experiment: Experiment, stream: Stream, progress: Progress | None = None
-) -> Learner:
-    """The network and the method of a resolved experiment."""
-    network = networks.build(
-        networks.Architecture(
-            kind=experiment.network.kind,
-            input_shape=stream.input_shape,
-            hidden=experiment.network.hidden or (),
-            heads=stream.heads,
-        ),
-        seed=experiment.seed,
-    )
-    return Learner(
-        network,
-        method(experiment.method, **experiment.options),
-        seed=experiment.seed,
-        samples=experiment.samples,
-        progress=progress,
-        **experiment.training.model_dump(),
-    )
+        resolved = resolve(experiment)
+    return _run(resolved, clock, progress, command, after_task)
 
 
 def run_into(
@@ -103,7 +80,9 @@ def run_into(
     """
     if not overwrite and find_record(folder) is not None:
         raise FileError(f"{folder} has a finished record; pass --overwrite or another --out")
-    resolve(experiment)  # bad settings are refused before anything is written
+    clock = Clock()
+    with clock("data"):
+        resolved = resolve(experiment)  # bad settings are refused before anything is written
     make_folder(folder)
 
     def leave_note(results: Results) -> None:
@@ -112,10 +91,54 @@ def run_into(
         write_atomically(folder / UNFINISHED, json.dumps(note, indent=1) + "\n")
 
     leave_note(Results(experiment.evaluate_on))
-    record = run(experiment, progress, command, after_task=leave_note)
+    record = _run(resolved, clock, progress, command, leave_note)
     record.write(folder)
     (folder / UNFINISHED).unlink(missing_ok=True)
     return record
+
+
+def _run(
+    resolved: Resolved,
+    clock: "Clock",
+    progress: Progress | None,
+    command: str,
+    after_task: Callable[["Results"], None],
+) -> Record:
+    stream = resolved.stream
+    learner = build_learner(resolved, progress)
+    results = Results(resolved.experiment.evaluate_on)
+    with clock("evaluate"):
+        results.untrained = [results.score(learner, task).accuracy for task in stream]
+    for task in stream:
+        with clock("evaluate"):
+            results.before.append(results.score(learner, task).accuracy)
+        with clock("learn"):
+            learner.learn(task)
+        with clock("evaluate"):
+            results.rows.append([results.score(learner, seen) for seen in stream.seen(task)])
+        after_task(results)
+    return _record(resolved.experiment, stream, results, clock, command)
+
+
+def build_learner(resolved: Resolved, progress: Progress | None = None) -> Learner:
+    experiment, stream, chosen = resolved
+    network = networks.build(
+        networks.Architecture(
+            kind=experiment.network.kind,
+            input_shape=stream.input_shape,
+            hidden=experiment.network.hidden or (),
+            heads=stream.heads,
+        ),
+        seed=experiment.seed,
+    )
+    return Learner(
+        network,
+        chosen,
+        seed=experiment.seed,
+        samples=experiment.samples,
+        progress=progress,
+        **dict(experiment.training),
+    )
 
 
 def finished(folder: Path, experiment: Experiment) -> bool:

@@ -264,7 +264,9 @@ def tune(
 ) -> list[str]:
     """Bring every search to the same number of trials and return what went wrong, a line each."""
     # Missing data and wrong names show here, before anything is written.
-    plain = {one.title: resolve(one.experiment(Chosen(), FIRST_SEED))[0] for one in searches}
+    plain = {
+        one.title: resolve(one.experiment(Chosen(), FIRST_SEED)).experiment for one in searches
+    }
     follower = _Follower(plain, workers, bars, say, command)
     jobs: list[tuple[int, TrialJob]] = []
     for search in searches:
