@@ -1,13 +1,17 @@
 import json
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from evclplus.benchmarks.registry import benchmark
 from evclplus.errors import FileError, SettingsError, TrainingError
 from evclplus.experiments.compare import cells
 from evclplus.experiments.config import Experiment, load_plan
+from evclplus.experiments.environment import commit_and_changes, environment
 from evclplus.experiments.record import Record
 from evclplus.experiments.run import finished, resolve, run, run_into
 from evclplus.experiments.store import find_records
@@ -30,14 +34,44 @@ def test_a_record_holds_what_the_design_promises(tmp_path: Path) -> None:
     assert content["average_accuracy"] == pytest.approx(sum(content["accuracy"][-1]) / 3)
     for key in ("method", "benchmark", "seed", "config", "forgetting", "backward_transfer"):
         assert key in content
-    environment = content["environment"]
-    for key in ("evclplus", "torch", "python", "threads", "commit", "command"):
-        assert key in environment
+    around = content["environment"]
+    for key in ("evclplus", "torch", "python", "commit", "dirty", "instruction_set"):
+        assert key in around
+    assert around["command"] == "evclplus run"
+    assert around["threads"] == torch.get_num_threads()
     assert set(content["seconds"]) == {"data", "learn", "evaluate", "total"}
     assert content["config"]["options"]["lam"] == 100.0  # defaults are written out
     assert content["config"]["network"]["hidden"] == [100, 100]
     assert Record.read(tmp_path / "record.json") == record
     assert not (tmp_path / "unfinished.json").exists()
+
+
+def test_the_environment_is_what_this_thread_does() -> None:
+    seen = []
+    for flush in (True, False):
+        torch.set_flush_denormal(flush)
+        seen.append(environment(compiled=True))
+    assert [one["flush_denormal"] for one in seen] == [True, False]
+    assert seen[0]["compiled"]
+    assert seen[0]["commit"] == commit_and_changes()[0]
+
+
+def test_a_change_of_the_package_is_seen_and_one_beside_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    monkeypatch.setattr("evclplus.experiments.environment.PACKAGE", package)
+    assert commit_and_changes() == (None, None)
+    (package / "__init__.py").write_text("")
+    for words in ("init", "add .", "-c user.name=me -c user.email=me@here commit -m first"):
+        subprocess.run(["git", *words.split()], cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "result.md").write_text("made by it")
+    commit, dirty = commit_and_changes()
+    assert re.fullmatch("[0-9a-f]{12}", commit or "")
+    assert dirty is False
+    (package / "__init__.py").write_text("changed = True")
+    assert commit_and_changes() == (commit, True)
 
 
 def test_one_seed_one_result() -> None:
@@ -230,6 +264,6 @@ def test_cells_of_many_seeds_build_one_stream_and_are_what_a_run_resolves(
 
 @pytest.mark.parametrize("name", ["split-digits", "permuted-digits"])
 @pytest.mark.parametrize("settings", [{}, {"permutation_seed": 1}, {"examples_per_task": 30}])
-def test_no_setting_of_a_stream_depends_on_the_seed(name: str, settings: dict[str, int]) -> None:
+def test_no_setting_of_a_stream_depends_on_the_seed(name: str, settings: dict[str, Any]) -> None:
     first, second = (benchmark(name, seed=seed, **settings).settings for seed in (0, 1))
     assert {**first, "seed": 1} == second

@@ -1,4 +1,4 @@
-"""What a number depends on beside its settings: versions, threads and the commit."""
+"""What a number depends on beside its settings: versions, the processor's ways and the commit."""
 
 import platform
 import subprocess
@@ -8,30 +8,43 @@ from typing import Any
 
 import torch
 
+PACKAGE = Path(__file__).parents[1]
 
-def environment() -> dict[str, Any]:
+
+def environment(**more: Any) -> dict[str, Any]:
+    """What can be seen from here, and what only the caller knows."""
+    commit, dirty = commit_and_changes()
     return {
         "evclplus": metadata.version("evclplus"),
-        "commit": commit(),
+        "commit": commit,
+        "dirty": dirty,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": metadata.version("numpy"),
         "platform": f"{platform.system()} {platform.machine()}",
         "threads": torch.get_num_threads(),
+        "instruction_set": torch.backends.cpu.get_cpu_capability(),
+        "flush_denormal": flushes_denormal(),
+        **more,
     }
 
 
-def commit() -> str | None:
-    """The commit this code is checked out at, marked when it has changes; None when the code
-    is installed from a package, wherever that lies."""
-    here = Path(__file__)
+def flushes_denormal() -> bool:
+    """Whether this thread takes numbers too small for a full mantissa for zero."""
+    return (torch.tensor(1e-310, dtype=torch.float64) * 1.0).item() == 0.0
+
+
+def commit_and_changes() -> tuple[str | None, bool | None]:
+    """The commit this code is checked out at, and whether the package has changes since; None when
+    it is installed from elsewhere."""
 
     def git(*words: str) -> str:
-        command = ["git", "-C", str(here.parent), *words]
+        command = ["git", "-C", str(PACKAGE), *words]
         return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", here.name)
-        return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+        git("ls-files", "--error-unmatch", "__init__.py")
+        # Files beside the package, results among them, change no number.
+        return git("rev-parse", "--short=12", "HEAD"), bool(git("status", "--porcelain", "."))
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return None, None

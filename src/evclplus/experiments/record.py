@@ -71,6 +71,12 @@ class Record(BaseModel):
             return self.config
         return self.config.model_copy(update={"options": options})
 
+    @property
+    def is_dirty(self) -> bool:
+        """Whether the code had changes that its commit does not have."""
+        commit = str(self.environment.get("commit"))
+        return self.environment.get("dirty") is True or commit.endswith("-dirty")
+
     def write(self, folder: Path) -> Path:
         path = folder / RECORD
         write_atomically(path, self.model_dump_json(by_alias=True, indent=1) + "\n")

@@ -16,6 +16,7 @@ from evclplus.experiments.presets import Preset
 from evclplus.experiments.record import Record
 from evclplus.experiments.report import report
 from evclplus.experiments.report.across import RULE, Across, terminal
+from evclplus.experiments.report.comparison import UNCOMMITTED
 from evclplus.experiments.store import find_record, find_records
 from evclplus.files import make_folder, write_atomically
 from evclplus.methods import method
@@ -111,7 +112,9 @@ def write_reports(preset: Preset, out: Path) -> Table:
     across = Across.of(preset.benchmarks, preset.methods, preset.seeds, records)
     for name in {record.benchmark for record in records}:
         report(out / name)
-    note = f"\nLeft out: {others} made with other settings.\n" if others else ""
+    note = across.note
+    if others:
+        note += f"\nLeft out: {others} made with other settings.\n"
     write_atomically(out / "table.md", across.markdown() + note)
     write_atomically(out / "table.csv", across.csv())
     if preset.reported is None:
@@ -175,7 +178,7 @@ class _Follower:
             self.say(
                 f"[{self.total - len(self.waiting)}/{self.total}] {cell.title}: "
                 f"{100 * record.average_accuracy:.1f} % in {record.seconds['total']:.0f} s"
-                f"{self.time_left()}"
+                f"{f', {UNCOMMITTED}' if record.is_dirty else ''}{self.time_left()}"
             )
         benchmark = cell.experiment.benchmark
         left = {one.experiment.benchmark for one in self.waiting.values()}

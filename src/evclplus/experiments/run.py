@@ -32,9 +32,9 @@ class Resolved(NamedTuple):
 
 
 def resolve(experiment: Experiment) -> Resolved:
+    chosen = method(experiment.method, **experiment.options)
     stream = benchmark(experiment.benchmark, seed=experiment.seed, **experiment.stream)
     settings = {key: value for key, value in stream.settings.items() if key != "seed"}
-    chosen = method(experiment.method, **experiment.options)
     return Resolved(written_out(experiment, chosen, settings), stream, chosen)
 
 
@@ -238,6 +238,6 @@ def _record(
         average_negative_log_likelihood=metrics.average(nll),
         average_brier_score=metrics.average(brier),
         average_calibration_error=metrics.average(calibration),
-        environment={**environment(), "command": command},
+        environment=environment(command=command),
         seconds={**clock.seconds, "total": sum(clock.seconds.values())},
     )

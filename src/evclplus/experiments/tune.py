@@ -21,13 +21,14 @@ from optuna.trial import BaseTrial, FrozenTrial, TrialState
 from evclplus.benchmarks.registry import BENCHMARKS
 from evclplus.callbacks import Progress
 from evclplus.errors import FileError, TrainingError
+from evclplus.experiments.compare import cells
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.environment import environment
 from evclplus.experiments.estimate import Estimate
 from evclplus.experiments.pool import Event, Listener, work_through
 from evclplus.experiments.presets import Chosen
 from evclplus.experiments.presets.best import Best
-from evclplus.experiments.run import Results, resolve, run
+from evclplus.experiments.run import Results, run
 from evclplus.experiments.spaces import Log, Space, space_of, starts_of
 from evclplus.files import make_folder, write_atomically
 
@@ -264,9 +265,8 @@ def tune(
 ) -> list[str]:
     """Bring every search to the same number of trials and return what went wrong, a line each."""
     # Missing data and wrong names show here, before anything is written.
-    plain = {
-        one.title: resolve(one.experiment(Chosen(), FIRST_SEED)).experiment for one in searches
-    }
+    settled = cells([one.experiment(Chosen(), FIRST_SEED) for one in searches], Path())
+    plain = {one.title: cell.experiment for one, cell in zip(searches, settled, strict=True)}
     follower = _Follower(plain, workers, bars, say, command)
     jobs: list[tuple[int, TrialJob]] = []
     for search in searches:

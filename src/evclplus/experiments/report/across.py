@@ -12,7 +12,13 @@ from rich.text import Text
 
 from evclplus.errors import FileError
 from evclplus.experiments.record import Record
-from evclplus.experiments.report.comparison import OURS, Comparison, Row, compare
+from evclplus.experiments.report.comparison import (
+    OURS,
+    UNCOMMITTED,
+    Comparison,
+    Row,
+    compare,
+)
 from evclplus.experiments.report.escape import for_csv, for_markdown
 from evclplus.experiments.report.numbers import number, p_value, percent_interval, signed_percent
 from evclplus.experiments.report.statistics import Spread, paired_difference
@@ -63,6 +69,18 @@ class Across:
     def row(self, benchmark: str, method: str) -> Row | None:
         rows = self.comparisons[benchmark].rows if benchmark in self.comparisons else ()
         return next((row for row in rows if row.method == method), None)
+
+    @property
+    def note(self) -> str:
+        """What a reader of any of the tables must know."""
+        changed = [
+            f"{name} {row.method} seed {record.seed}"
+            for name, comparison in self.comparisons.items()
+            for row in comparison.rows
+            for record in row.records
+            if record.is_dirty
+        ]
+        return f"\nNote: {UNCOMMITTED}: {', '.join(changed)}.\n" if changed else ""
 
     def table(self, measure: Measure = ACCURACY) -> Table:
         """Mean and deviation; the best of each benchmark is marked, joint training apart."""

@@ -28,6 +28,8 @@ OURS = "evcl+"
 PROBLEM = {"stream", "evaluate_on"}
 """The settings that say what is asked, not how it is answered."""
 
+UNCOMMITTED = "made by code with uncommitted changes"
+
 Key = TypeVar("Key", bound=Hashable)
 Setting = tuple[str, str]
 """The path of a setting and its value as JSON."""
@@ -200,6 +202,8 @@ def _row(group: _Group) -> Row:
     ordered = sorted(group.records, key=lambda record: record.seed)
     by_seed = _grouped(ordered, lambda record: record.seed)
     notes = [note for record in ordered for note in record.notes]
+    if changed := [str(record.seed) for record in ordered if record.is_dirty]:
+        notes.append(f"{UNCOMMITTED}: seed {', '.join(changed)}")
     repeated = [str(seed) for seed, alike in by_seed.items() if len(alike) > 1]
     if repeated:
         seeds = ", ".join(repeated)

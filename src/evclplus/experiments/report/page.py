@@ -113,7 +113,7 @@ def _provenance(row: Row) -> Provenance:
         label=row.label,
         seeds=", ".join(map(str, row.seeds)),
         commands=_environment(row, "command") or [DASH],
-        commit=", ".join(_environment(row, "commit")) or DASH,
+        commit=_commits(row),
         versions=" · ".join(versions),
         threads=", ".join(_environment(row, "threads")) or DASH,
         seconds=_seconds([record.seconds for record in row.records]),
@@ -127,6 +127,15 @@ def _environment(row: Row, key: str) -> list[str]:
     """The distinct values the records of a row give for one key; a record may lack it."""
     values = (record.environment.get(key) for record in row.records)
     return list(dict.fromkeys(plain(value) for value in values if value is not None))
+
+
+def _commits(row: Row) -> str:
+    marked = [
+        f"{plain(record.environment['commit'])}{' with changes' if record.is_dirty else ''}"
+        for record in row.records
+        if record.environment.get("commit") is not None
+    ]
+    return ", ".join(dict.fromkeys(marked)) or DASH
 
 
 def _seconds(runs: Sequence[Mapping[str, float]]) -> str:
