@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from evclplus.experiments.config import Experiment, load_plan
+from evclplus.experiments.config import Experiment, load_grid
 from evclplus.experiments.run import run
 
 SEEDS = (10, 11, 12)
@@ -43,8 +43,8 @@ SEARCH: dict[str, list[dict[str, Any]]] = {
 
 
 def validation_accuracy(method: str, options: dict[str, Any]) -> float:
-    plan = load_plan(None, {**SHARED, "evaluate_on": "validation"}, [])
-    cells: list[Experiment] = [plan.experiment(method, seed) for seed in SEEDS]
+    grid = load_grid(None, {**SHARED, "evaluate_on": "validation"}, [])
+    cells: list[Experiment] = [grid.experiment(method, seed) for seed in SEEDS]
     return fmean(
         run(cell.model_copy(update={"options": options})).average_accuracy for cell in cells
     )

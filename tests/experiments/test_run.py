@@ -10,7 +10,7 @@ import torch
 from evclplus.benchmarks.registry import benchmark
 from evclplus.errors import FileError, SettingsError, TrainingError
 from evclplus.experiments.compare import cells
-from evclplus.experiments.config import Experiment, load_plan
+from evclplus.experiments.config import Experiment, load_grid
 from evclplus.experiments.environment import commit_and_changes, environment
 from evclplus.experiments.record import Record
 from evclplus.experiments.run import finished, resolve, run, run_into
@@ -181,20 +181,20 @@ def test_foreign_records_are_refused(damage: Any, tmp_path: Path) -> None:
 
 
 def test_flags_win_over_the_file_and_assignments_over_flags(tmp_path: Path) -> None:
-    file = tmp_path / "plan.toml"
+    file = tmp_path / "grid.toml"
     file.write_text(
         'benchmark = "permuted-digits"\nseeds = 2\n[training]\nepochs = 7\nbatch_size = 9\n'
         '[options."evcl+"]\nlam = 3.0\nk = 2.0\n'
     )
     flags = {"benchmark": None, "training": {"epochs": 8}}
     assignments = ["evcl+.lam=4", "training.schedule=cosine", "network.hidden=[5, 6]"]
-    plan = load_plan(file, flags, assignments)
-    assert plan.benchmark == "permuted-digits"
-    assert plan.seeds == (0, 1)
-    assert plan.training == Training(epochs=8, batch_size=9, schedule="cosine")
-    assert plan.network.hidden == (5, 6)
-    assert plan.experiment("evcl+", 1).options == {"lam": 4, "k": 2.0}
-    assert plan.experiment("vcl", 0).options == {}
+    grid = load_grid(file, flags, assignments)
+    assert grid.benchmark == "permuted-digits"
+    assert grid.seeds == (0, 1)
+    assert grid.training == Training(epochs=8, batch_size=9, schedule="cosine")
+    assert grid.network.hidden == (5, 6)
+    assert grid.experiment("evcl+", 1).options == {"lam": 4, "k": 2.0}
+    assert grid.experiment("vcl", 0).options == {}
 
 
 @pytest.mark.parametrize(
@@ -212,16 +212,16 @@ def test_flags_win_over_the_file_and_assignments_over_flags(tmp_path: Path) -> N
 def test_bad_plans_are_one_line(
     text: str, assignments: list[str], message: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "plan.toml"
+    file = tmp_path / "grid.toml"
     file.write_text(text)
     with pytest.raises((SettingsError, FileError), match=message) as caught:
-        load_plan(file, {}, assignments)
+        load_grid(file, {}, assignments)
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot read"):
-        load_plan(tmp_path / "nowhere.toml", {}, [])
+        load_grid(tmp_path / "nowhere.toml", {}, [])
 
 
 # What is built, and how often

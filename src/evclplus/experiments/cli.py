@@ -20,7 +20,7 @@ from evclplus.data.fetch import fetch
 from evclplus.data.local import status
 from evclplus.errors import EvclplusError, SettingsError
 from evclplus.experiments import compare as comparison
-from evclplus.experiments.config import Plan, load_plan
+from evclplus.experiments.config import Grid, load_grid
 from evclplus.experiments.display import ComparisonBars, TrainingBar
 from evclplus.experiments.pool import work_through
 from evclplus.experiments.presets import best, load_preset
@@ -89,10 +89,10 @@ def run(
 ) -> None:
     """Run one experiment and write its record.json."""
     _use_data_dir(data_dir)
-    plan = _plan(config, assignments, benchmark, epochs, methods=(method,), seeds=(seed,))
-    folder = out or Path("runs", plan.benchmark, method, f"seed-{seed}")
+    grid = _grid(config, assignments, benchmark, epochs, methods=(method,), seeds=(seed,))
+    folder = out or Path("runs", grid.benchmark, method, f"seed-{seed}")
     with TrainingBar(console) as bar:
-        record = run_into(folder, plan.experiment(method, seed), bar, _command(), overwrite)
+        record = run_into(folder, grid.experiment(method, seed), bar, _command(), overwrite)
     _show([record])
     console.print(f"record: {folder / RECORD}", soft_wrap=True)
 
@@ -119,10 +119,10 @@ def compare(
     """Run methods x seeds in parallel and report. Finished runs are kept: call again to go on."""
     _use_data_dir(data_dir)
     named = _names(methods)
-    plan = _plan(config, assignments, benchmark, epochs, methods=named, seeds=seeds)
+    grid = _grid(config, assignments, benchmark, epochs, methods=named, seeds=seeds)
     if config is None:
-        plan = _with_defaults(plan, methods=named, seeds=seeds)
-    _compare(plan, out, jobs, overwrite)
+        grid = _with_defaults(grid, methods=named, seeds=seeds)
+    _compare(grid, out, jobs, overwrite)
 
 
 @app.command()
@@ -135,8 +135,8 @@ def demo(
 ) -> None:
     """Ten methods learn handwritten digits, two at a time: offline, about a minute."""
     with resources.as_file(resources.files("evclplus.experiments") / "demo.toml") as file:
-        plan = load_plan(file, {}, [])
-    _compare(plan, out, jobs, overwrite)
+        grid = load_grid(file, {}, [])
+    _compare(grid, out, jobs, overwrite)
 
 
 @app.command()
@@ -360,40 +360,40 @@ def _use_data_dir(folder: Path | None) -> None:
         os.environ["EVCLPLUS_DATA"] = str(folder)
 
 
-def _plan(
+def _grid(
     config: Path | None,
     assignments: list[str] | None,
     benchmark: str | None,
     epochs: int | None,
     methods: tuple[str, ...] | None,
     seeds: tuple[int, ...] | int | None,
-) -> Plan:
-    """The plan of a command line, with every name in it checked."""
+) -> Grid:
+    """The grid of a command line, with every name in it checked."""
     flags = {
         "benchmark": benchmark,
         "methods": methods,
         "seeds": seeds,
         "training": None if epochs is None else {"epochs": epochs},
     }
-    plan = load_plan(config, flags, assignments or [])
-    for name in (*plan.methods, *plan.options):
+    grid = load_grid(config, flags, assignments or [])
+    for name in (*grid.methods, *grid.options):
         if name not in METHODS:
             raise SettingsError(f"there is no method {name!r}; {nearest(name, METHODS)}")
-    return plan
+    return grid
 
 
-def _with_defaults(plan: Plan, methods: tuple[str, ...] | None, seeds: int | None) -> Plan:
+def _with_defaults(grid: Grid, methods: tuple[str, ...] | None, seeds: int | None) -> Grid:
     update: dict[str, tuple[str, ...] | tuple[int, ...]] = {}
     if methods is None:
         update["methods"] = tuple(TEN_METHODS.split(","))
     if seeds is None:
         update["seeds"] = (0, 1, 2)
-    return plan.model_copy(update=update)
+    return grid.model_copy(update=update)
 
 
-def _compare(plan: Plan, out: Path, jobs: int | None, overwrite: bool) -> None:
+def _compare(grid: Grid, out: Path, jobs: int | None, overwrite: bool) -> None:
     """Run what is not finished, then report on all that is in the folder."""
-    cells = comparison.cells(plan.experiments(), out)
+    cells = comparison.cells(grid.experiments(), out)
     done, todo = ([], cells) if overwrite else comparison.split_finished(cells)
     make_folder(out)
     if done:

@@ -43,7 +43,7 @@ class Experiment(Settings):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class Plan(Settings):
+class Grid(Settings):
     """What a TOML file and the flags of run and compare say: experiments that differ in method
     and seed. `options` has a table for each method that is not run with its defaults."""
 
@@ -81,14 +81,14 @@ class Plan(Settings):
         return [self.experiment(method, seed) for seed in self.seeds for method in self.methods]
 
 
-def load_plan(file: Path | None, flags: dict[str, Any], assignments: Sequence[str]) -> Plan:
-    """A plan from a TOML file, then flags, then `SECTION.KEY=VALUE` assignments, each winning
+def load_grid(file: Path | None, flags: dict[str, Any], assignments: Sequence[str]) -> Grid:
+    """A grid from a TOML file, then flags, then `SECTION.KEY=VALUE` assignments, each winning
     over what came before."""
     values = {} if file is None else read_toml(file)
     values = _merged(values, {key: value for key, value in flags.items() if value is not None})
     for assignment in assignments:
         values = _merged(values, _parse_assignment(assignment))
-    return Plan(**values)
+    return Grid(**values)
 
 
 def read_toml(file: Path) -> dict[str, Any]:

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from evclplus.experiments.record import Record
-from evclplus.experiments.report.comparison import Comparison, compare
+from evclplus.experiments.report.comparison import Comparison, comparisons_of
 from evclplus.experiments.report.headline import headline
 from evclplus.methods import method
 from tests.experiments.report.record_factory import TASKS, full_comparison, make_record
 
 
 def only(records: list[Record]) -> Comparison:
-    (comparison,) = compare(records)
+    (comparison,) = comparisons_of(records)
     return comparison
 
 
@@ -63,7 +63,7 @@ def test_a_setting_only_one_side_has_is_named() -> None:
     ],
 )
 def test_another_stream_is_another_problem(changes: dict[str, object], title: str) -> None:
-    comparisons = compare([make_record("ewc"), make_record("ewc", 1, **changes)])
+    comparisons = comparisons_of([make_record("ewc"), make_record("ewc", 1, **changes)])
     assert title in [comparison.title for comparison in comparisons]
     assert [len(comparison.rows) for comparison in comparisons] == [1, 1]
 
@@ -129,7 +129,7 @@ def test_an_option_that_came_after_a_record_makes_no_row_of_its_own() -> None:
     options = method("ewc", lam=5.0).options()
     new = make_record("ewc", 1, settings={"options": options})
     changed = make_record("ewc", 2, settings={"options": {**options, "lam_function": 1.0}})
-    (comparison,) = compare([old, new, changed])
+    (comparison,) = comparisons_of([old, new, changed])
     assert sorted(row.seeds for row in comparison.rows) == [[0, 1], [2]]
     own = make_record("my-method", 0, settings={"options": {"strength": 5.0}})
     assert own.full_config == own.config  # a method that is not known here

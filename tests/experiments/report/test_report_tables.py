@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from evclplus.experiments.record import Record
-from evclplus.experiments.report.comparison import compare
+from evclplus.experiments.report.comparison import comparisons_of
 from evclplus.experiments.report.escape import for_csv, for_latex, for_markdown, plain
 from evclplus.experiments.report.numbers import DASH, p_value, percent, signed_percent
 from evclplus.experiments.report.tables import TOO_FEW_PAIRS, baseline_table, results_table
@@ -37,7 +37,7 @@ def hostile_records() -> list[Record]:
 
 
 def read_csv(records: list[Record]) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(to_csv(compare(records)))))
+    return list(csv.DictReader(io.StringIO(to_csv(comparisons_of(records)))))
 
 
 def test_csv_holds_the_numbers() -> None:
@@ -88,7 +88,7 @@ class TextOfCells(HTMLParser):
 
 
 def test_markdown_reads_back() -> None:
-    source = to_markdown(compare(hostile_records()))
+    source = to_markdown(comparisons_of(hostile_records()))
     html = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(source)
     parser = TextOfCells()
     parser.feed(html)
@@ -108,7 +108,7 @@ def test_markdown_makes_no_links(text: str) -> None:
 
 
 def test_latex_is_balanced_and_runs_no_command() -> None:
-    source = to_latex(compare(hostile_records()))
+    source = to_latex(comparisons_of(hostile_records()))
     ours = r"begin|end|centering|footnotesize|scriptsize|setlength|tabcolsep|caption|resizebox|par"
     ours += r"|ifdim|width|linewidth|else|fi|toprule|midrule|bottomrule|textbf|textsuperscript|pm"
     ours += r"|textbackslash|textasciicircum|textasciitilde|textquoteleft|textquotedblright"
@@ -131,7 +131,7 @@ def test_latex_escapes_every_special_character() -> None:
 
 
 def test_one_seed_shows_dashes_and_no_numbers_in_their_place() -> None:
-    (comparison,) = compare([make_record("evcl+"), make_record("vcl")])
+    (comparison,) = comparisons_of([make_record("evcl+"), make_record("vcl")])
     table = results_table(comparison)
     spread_columns = [table.headings.index(name) for name in ("SD", "95 % interval")]
     for row in table.rows:
@@ -152,7 +152,7 @@ def test_the_best_value_is_bold_and_the_upper_bound_does_not_compete() -> None:
         make_record(name, average_accuracy=score, forgetting=forgotten[name])
         for name, score in scores.items()
     ]
-    (comparison,) = compare(records)
+    (comparison,) = comparisons_of(records)
     table = results_table(comparison)
     bold = [
         {row[0].text for row in table.rows if row[table.headings.index(heading)].is_best}
@@ -163,7 +163,7 @@ def test_the_best_value_is_bold_and_the_upper_bound_does_not_compete() -> None:
 
 def test_notes_stand_beside_every_table() -> None:
     note = "the test images were also trained on"
-    comparisons = compare([make_record("vcl", notes=[note]), make_record("ewc")])
+    comparisons = comparisons_of([make_record("vcl", notes=[note]), make_record("ewc")])
     assert f"<sup>1</sup> {note}" in to_markdown(comparisons)
     assert rf"\textsuperscript{{1}} {note}" in to_latex(comparisons)
     assert "vcl <sup>1</sup> |" in to_markdown(comparisons)

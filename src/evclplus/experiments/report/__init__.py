@@ -7,7 +7,7 @@ from pathlib import Path
 
 from evclplus.errors import FileError
 from evclplus.experiments.record import UNFINISHED
-from evclplus.experiments.report.comparison import Comparison, compare
+from evclplus.experiments.report.comparison import Comparison, comparisons_of
 from evclplus.experiments.report.figures import (
     Image,
     accuracy_figure,
@@ -41,7 +41,7 @@ def report(folder: Path, out: Path | None = None) -> Report:
     unfinished = _count_unfinished(folder)
     if not records:
         raise FileError(_nothing_to_report(folder, unfinished))
-    comparisons = compare(records)
+    comparisons = comparisons_of(records)
     figures = [_draw(comparison) for comparison in comparisons]
     contents: dict[str, bytes | str] = {
         "report.html": page(comparisons, figures, unfinished),

@@ -16,8 +16,8 @@ from evclplus.experiments.report.comparison import (
     OURS,
     UNCOMMITTED,
     Comparison,
-    Row,
-    compare,
+    MethodRow,
+    comparisons_of,
 )
 from evclplus.experiments.report.escape import for_csv, for_markdown
 from evclplus.experiments.report.numbers import number, p_value, percent_interval, signed_percent
@@ -27,9 +27,9 @@ from evclplus.experiments.report.tables import (
     FORGETTING,
     LEARNING_ACCURACY,
     TOO_FEW_PAIRS,
-    Cell,
     Measure,
     Table,
+    TableCell,
     measure_column,
 )
 from evclplus.experiments.report.writers import exact, markdown_table
@@ -61,12 +61,12 @@ class Across:
     ) -> "Across":
         comparisons = {}
         for name in benchmarks:
-            found = compare([record for record in records if record.benchmark == name])
+            found = comparisons_of([record for record in records if record.benchmark == name])
             if found:
                 comparisons[name] = _only(found)
         return cls(tuple(benchmarks), tuple(methods), seeds, comparisons)
 
-    def row(self, benchmark: str, method: str) -> Row | None:
+    def row(self, benchmark: str, method: str) -> MethodRow | None:
         rows = self.comparisons[benchmark].rows if benchmark in self.comparisons else ()
         return next((row for row in rows if row.method == method), None)
 
@@ -86,19 +86,19 @@ class Across:
         """Mean and deviation; the best of each benchmark is marked, joint training apart."""
         return self._table(self.methods, partial(self._cell, measure))
 
-    def _table(self, methods: Sequence[str], cell: Callable[[str, str], Cell]) -> Table:
+    def _table(self, methods: Sequence[str], cell: Callable[[str, str], TableCell]) -> Table:
         return Table(
             ("Method", *self.benchmarks),
             tuple(
-                (Cell(method), *(cell(benchmark, method) for benchmark in self.benchmarks))
+                (TableCell(method), *(cell(benchmark, method) for benchmark in self.benchmarks))
                 for method in methods
             ),
         )
 
-    def _cell(self, measure: Measure, benchmark: str, method: str) -> Cell:
+    def _cell(self, measure: Measure, benchmark: str, method: str) -> TableCell:
         row = self.row(benchmark, method)
         if row is None:
-            return Cell(NOT_RUN)
+            return TableCell(NOT_RUN)
         rows = self.comparisons[benchmark].rows
         cell = measure_column(rows, measure)[rows.index(row)]
         count = len(row.seeds)
@@ -108,15 +108,15 @@ class Across:
         """EVCL+ minus every other method on the seeds they share."""
         return self._table([name for name in self.methods if name != OURS], self._difference)
 
-    def _difference(self, benchmark: str, method: str) -> Cell:
+    def _difference(self, benchmark: str, method: str) -> TableCell:
         ours, theirs = self.row(benchmark, OURS), self.row(benchmark, method)
         if ours is None or theirs is None:
-            return Cell(NOT_RUN)
+            return TableCell(NOT_RUN)
         found = paired_difference(ours.accuracy_by_seed, theirs.accuracy_by_seed)
         if found.pairs < 2:
-            return Cell(TOO_FEW_PAIRS)
+            return TableCell(TOO_FEW_PAIRS)
         shown = p_value(found.p_value)
-        return Cell(
+        return TableCell(
             signed_percent(found.mean),
             percent_interval(found.interval),
             tag=f"p {shown}" if shown.startswith("<") else f"p = {shown}",
@@ -202,12 +202,12 @@ def verdict(spread: Spread | None, figure: float) -> str:
     return "above" if spread.mean > figure / 100 else "below"
 
 
-def _with_figure(cell: Cell, figure: float, word: str) -> Cell:
+def _with_figure(cell: TableCell, figure: float, word: str) -> TableCell:
     shown = f"{number(figure, 2)} {word}" if word else number(figure, 2)
     return replace(cell, tag="; ".join(part for part in (cell.tag, shown) if part))
 
 
-def _csv_cells(row: Row) -> list[str]:
+def _csv_cells(row: MethodRow) -> list[str]:
     accuracy = row.accuracy
     return [exact(accuracy.mean, 100), exact(accuracy.deviation, 100), str(accuracy.count)]
 
@@ -231,6 +231,6 @@ def terminal(table: Table, caption: str) -> rich_table.Table:
     return shown
 
 
-def _lines(cell: Cell) -> str:
+def _lines(cell: TableCell) -> str:
     number_ = " ".join(part for part in (cell.text, cell.detail) if part)
     return f"{number_}\n{cell.tag}" if cell.tag else number_

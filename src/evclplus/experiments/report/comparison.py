@@ -36,7 +36,7 @@ Setting = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """One method with one set of settings: a record per seed, in the order of the seeds."""
 
     method: str
@@ -91,10 +91,10 @@ class Comparison:
     """Every row on one problem, the best first."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[MethodRow, ...]
 
     @cached_property
-    def baseline(self) -> Row | None:
+    def baseline(self) -> MethodRow | None:
         """The best row that is neither EVCL+, with or without a coreset, nor the upper bound."""
         baselines = (row for row in self.rows if not row.is_ours and not row.is_upper_bound)
         return next((row for row in baselines if row.accuracy.mean is not None), None)
@@ -113,14 +113,14 @@ class Comparison:
     def notes(self) -> list[str]:
         return list(dict.fromkeys(note for row in self.rows for note in row.notes))
 
-    def against_baseline(self, row: Row) -> PairedDifference | None:
+    def against_baseline(self, row: MethodRow) -> PairedDifference | None:
         """None for the baseline itself and where there is none."""
         if self.baseline is None or row is self.baseline:
             return None
         return paired_difference(row.accuracy_by_seed, self.baseline.accuracy_by_seed)
 
 
-def compare(records: Sequence[Record]) -> list[Comparison]:
+def comparisons_of(records: Sequence[Record]) -> list[Comparison]:
     """Group records into comparisons, in the order of the benchmarks' names."""
     problems = _labelled_groups(records, lambda record: record.benchmark, _problem_settings)
     return [Comparison(problem.label, _rows(problem.records)) for problem in problems]
@@ -150,7 +150,7 @@ def _flat(settings: dict[str, object]) -> tuple[Setting, ...]:
     return tuple((key, json.dumps(flat[key], sort_keys=True)) for key in sorted(flat))
 
 
-def _rows(records: Sequence[Record]) -> tuple[Row, ...]:
+def _rows(records: Sequence[Record]) -> tuple[MethodRow, ...]:
     groups = _labelled_groups(records, lambda record: record.method, _method_settings)
     rows = [_row(group) for group in groups]
     return tuple(sorted(rows, key=lambda row: (-_sortable(row.accuracy.mean), row.label)))
@@ -198,7 +198,7 @@ def _label(name: str, keys: Sequence[str], settings: dict[str, str]) -> str:
     return plain(f"{name} ({', '.join(values)})" if values else name)
 
 
-def _row(group: _Group) -> Row:
+def _row(group: _Group) -> MethodRow:
     ordered = sorted(group.records, key=lambda record: record.seed)
     by_seed = _grouped(ordered, lambda record: record.seed)
     notes = [note for record in ordered for note in record.notes]
@@ -208,7 +208,7 @@ def _row(group: _Group) -> Row:
     if repeated:
         seeds = ", ".join(repeated)
         notes.append(f"more than one record for seed {seeds} with equal settings; the first counts")
-    return Row(
+    return MethodRow(
         group.name,
         group.label,
         group.variant,

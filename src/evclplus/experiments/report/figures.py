@@ -16,7 +16,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from evclplus.experiments.report.comparison import Comparison, Row
+from evclplus.experiments.report.comparison import Comparison, MethodRow
 from evclplus.experiments.report.numbers import percent
 
 # Okabe and Ito's colours, with two of Paul Tol's; all keep apart for colour-blind readers.
@@ -63,7 +63,7 @@ class Image:
     png: bytes
 
 
-def row_style(row: Row) -> tuple[str, str]:
+def row_style(row: MethodRow) -> tuple[str, str]:
     """Colour and marker; the same for a method in every figure and every report."""
     if row.method in KNOWN_STYLES:
         return KNOWN_STYLES[row.method]
@@ -85,7 +85,7 @@ def narrow_accuracy_figure(comparison: Comparison) -> Image:
     return render(lambda: _accuracy_figure(comparison, (4.4, height), "outside lower left"))
 
 
-def matrix_figure(comparison: Comparison, row: Row) -> Image:
+def matrix_figure(comparison: Comparison, row: MethodRow) -> Image:
     """The accuracy matrix of one row, on the colour scale of its comparison."""
     lowest = min(float(np.nanmin(other.matrix)) for other in comparison.rows)
     return render(lambda: _matrix_figure(row, lowest))
@@ -122,7 +122,7 @@ def _accuracy_figure(comparison: Comparison, size: tuple[float, float], legend: 
     return figure
 
 
-def _draw_curve(axes: Axes, row: Row) -> Line2D:
+def _draw_curve(axes: Axes, row: MethodRow) -> Line2D:
     colour, marker = row_style(row)
     curves = 100 * row.curves
     tasks = np.arange(1, curves.shape[1] + 1)
@@ -147,18 +147,18 @@ def _draw_curve(axes: Axes, row: Row) -> Line2D:
     return line
 
 
-def _line_style(row: Row) -> str:
+def _line_style(row: MethodRow) -> str:
     """Settings of one method share its colour and differ in the line; the bound is dashed."""
     first = 1 if row.is_upper_bound else 0
     return LINE_STYLES[(first + row.variant) % len(LINE_STYLES)]
 
 
-def _legend_label(row: Row) -> str:
+def _legend_label(row: MethodRow) -> str:
     bound = " (upper bound)" if row.is_upper_bound else ""
     return f"{percent(row.accuracy.mean)}  {_drawable(row.label)}{bound}"
 
 
-def _matrix_figure(row: Row, lowest: float) -> Figure:
+def _matrix_figure(row: MethodRow, lowest: float) -> Figure:
     figure = Figure(figsize=(2.9, 2.9), layout="constrained")
     axes = figure.add_subplot()
     matrix = 100 * row.matrix

@@ -1,6 +1,6 @@
 """What a comparison says, in a few plain sentences."""
 
-from evclplus.experiments.report.comparison import Comparison, Row
+from evclplus.experiments.report.comparison import Comparison, MethodRow
 from evclplus.experiments.report.numbers import percent, percent_interval
 from evclplus.experiments.report.statistics import PairedDifference
 
@@ -18,7 +18,7 @@ def headline(comparison: Comparison) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def _best(comparison: Comparison, row: Row) -> str:
+def _best(comparison: Comparison, row: MethodRow) -> str:
     tasks = _counted(comparison.task_count, "task")
     seeds = _counted(row.accuracy.count, "seed")
     alone = len(comparison.rows) == 1
@@ -26,7 +26,7 @@ def _best(comparison: Comparison, row: Row) -> str:
     return f"{row.label} {verb} {percent(row.accuracy.mean)} % after {tasks} ({seeds})."
 
 
-def _against(ours: Row, baseline: Row, difference: PairedDifference) -> str:
+def _against(ours: MethodRow, baseline: MethodRow, difference: PairedDifference) -> str:
     """Say which is ahead only where the seeds can tell."""
     if difference.mean is None or difference.interval is None:
         return (
@@ -46,7 +46,7 @@ def _against(ours: Row, baseline: Row, difference: PairedDifference) -> str:
     )
 
 
-def _reference(row: Row) -> str:
+def _reference(row: MethodRow) -> str:
     if row.is_upper_bound:
         return (
             f"Joint training on all tasks, the upper bound, reaches {percent(row.accuracy.mean)} %."

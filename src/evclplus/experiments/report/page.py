@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 
-from evclplus.experiments.report.comparison import Comparison, Row, settings_but_seed
+from evclplus.experiments.report.comparison import Comparison, MethodRow, settings_but_seed
 from evclplus.experiments.report.escape import plain
 from evclplus.experiments.report.figures import Image, row_style
 from evclplus.experiments.report.headline import headline
@@ -107,7 +107,7 @@ def _data_uri(image: Image) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(image.svg).decode()}"
 
 
-def _provenance(row: Row) -> Provenance:
+def _provenance(row: MethodRow) -> Provenance:
     versions = [f"{name} {', '.join(_environment(row, name) or [DASH])}" for name in VERSIONS]
     return Provenance(
         label=row.label,
@@ -123,13 +123,13 @@ def _provenance(row: Row) -> Provenance:
     )
 
 
-def _environment(row: Row, key: str) -> list[str]:
+def _environment(row: MethodRow, key: str) -> list[str]:
     """The distinct values the records of a row give for one key; a record may lack it."""
     values = (record.environment.get(key) for record in row.records)
     return list(dict.fromkeys(plain(value) for value in values if value is not None))
 
 
-def _commits(row: Row) -> str:
+def _commits(row: MethodRow) -> str:
     marked = [
         f"{plain(record.environment['commit'])}{' with changes' if record.is_dirty else ''}"
         for record in row.records

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from evclplus.experiments.report.comparison import Comparison, Row
+from evclplus.experiments.report.comparison import Comparison, MethodRow
 from evclplus.experiments.report.numbers import (
     number,
     p_value,
@@ -73,7 +73,7 @@ MEASURES = (ACCURACY, *OTHER_MEASURES)
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     text: str
     detail: str = ""
     is_best: bool = False
@@ -85,7 +85,7 @@ class Cell:
 @dataclass(frozen=True)
 class Table:
     headings: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
 
 
 def results_table(comparison: Comparison) -> Table:
@@ -94,10 +94,10 @@ def results_table(comparison: Comparison) -> Table:
     columns = [
         [method_cell(comparison, row) for row in comparison.rows],
         [replace(cell, detail="") for cell in measure_column(comparison.rows, ACCURACY)],
-        [Cell(percent(row.accuracy.deviation)) for row in comparison.rows],
-        [Cell(percent_interval(row.accuracy.interval)) for row in comparison.rows],
+        [TableCell(percent(row.accuracy.deviation)) for row in comparison.rows],
+        [TableCell(percent_interval(row.accuracy.interval)) for row in comparison.rows],
         *others,
-        [Cell(str(row.accuracy.count)) for row in comparison.rows],
+        [TableCell(str(row.accuracy.count)) for row in comparison.rows],
     ]
     headings = [measure.heading for measure in OTHER_MEASURES]
     return Table(
@@ -117,20 +117,20 @@ def baseline_table(comparison: Comparison) -> Table | None:
     return Table(headings, rows) if rows else None
 
 
-def method_cell(comparison: Comparison, row: Row) -> Cell:
+def method_cell(comparison: Comparison, row: MethodRow) -> TableCell:
     notes = comparison.notes
     marks = tuple(sorted(notes.index(note) + 1 for note in row.notes))
-    return Cell(row.label, tag=role(comparison, row), marks=marks)
+    return TableCell(row.label, tag=role(comparison, row), marks=marks)
 
 
-def role(comparison: Comparison, row: Row) -> str:
+def role(comparison: Comparison, row: MethodRow) -> str:
     if row.is_upper_bound:
         return "upper bound"
     is_compared = row is comparison.baseline and len(comparison.rows) > 1
     return BEST_BASELINE if is_compared else ""
 
 
-def measure_column(rows: Sequence[Row], measure: Measure) -> list[Cell]:
+def measure_column(rows: Sequence[MethodRow], measure: Measure) -> list[TableCell]:
     """Mean and deviation of each row; the best, as it is shown, is marked.
 
     The upper bound sees all data at once, so it does not compete.
@@ -149,17 +149,17 @@ def measure_column(rows: Sequence[Row], measure: Measure) -> list[Cell]:
     ]
 
 
-def _spread_cell(value: Spread, measure: Measure, best: str | None) -> Cell:
+def _spread_cell(value: Spread, measure: Measure, best: str | None) -> TableCell:
     text = measure.text(value.mean)
     detail = "" if value.deviation is None else f"± {measure.text(value.deviation)}"
-    return Cell(text, detail, is_best=text == best)
+    return TableCell(text, detail, is_best=text == best)
 
 
-def _difference_cells(difference: PairedDifference) -> tuple[Cell, ...]:
+def _difference_cells(difference: PairedDifference) -> tuple[TableCell, ...]:
     texts = (
         TOO_FEW_PAIRS if difference.pairs < 2 else signed_percent(difference.mean),
         percent_interval(difference.interval),
         p_value(difference.p_value),
         str(difference.pairs),
     )
-    return tuple(Cell(text) for text in texts)
+    return tuple(TableCell(text) for text in texts)

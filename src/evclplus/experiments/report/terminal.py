@@ -7,7 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from evclplus.experiments.record import Record
-from evclplus.experiments.report.comparison import UPPER_BOUND, Comparison, Row, compare
+from evclplus.experiments.report.comparison import (
+    UPPER_BOUND,
+    Comparison,
+    MethodRow,
+    comparisons_of,
+)
 from evclplus.experiments.report.numbers import p_value, percent, percent_interval, signed_percent
 from evclplus.experiments.report.statistics import PairedDifference
 from evclplus.experiments.report.tables import BEST_BASELINE, TOO_FEW_PAIRS, method_cell
@@ -15,7 +20,7 @@ from evclplus.experiments.report.tables import BEST_BASELINE, TOO_FEW_PAIRS, met
 
 def terminal_table(records: Sequence[Record]) -> Table:
     """The rows of table.csv with the columns that fit 80 characters, under their benchmarks."""
-    comparisons = compare(records)
+    comparisons = comparisons_of(records)
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, show_edge=False)
     table.add_column("Method", overflow="fold")
     for heading in ("Accuracy %", "95 % interval", "Forgets", "Seeds", "Differs", "p"):
@@ -31,7 +36,7 @@ def terminal_table(records: Sequence[Record]) -> Table:
     return table
 
 
-def _cells(comparison: Comparison, row: Row) -> list[Text]:
+def _cells(comparison: Comparison, row: MethodRow) -> list[Text]:
     difference = comparison.against_baseline(row) or PairedDifference(0)
     method = method_cell(comparison, row)
     marks = "".join(f" [{mark}]" for mark in method.marks)

@@ -4,15 +4,15 @@ import csv
 import io
 from collections.abc import Sequence
 
-from evclplus.experiments.report.comparison import Comparison, Row
+from evclplus.experiments.report.comparison import Comparison, MethodRow
 from evclplus.experiments.report.escape import for_csv, for_latex, for_markdown
 from evclplus.experiments.report.statistics import Interval, PairedDifference
 from evclplus.experiments.report.tables import (
     ACCURACY,
     MEASURES,
-    Cell,
     Measure,
     Table,
+    TableCell,
     baseline_table,
     results_table,
     role,
@@ -34,7 +34,7 @@ def to_csv(comparisons: Sequence[Comparison]) -> str:
     return stream.getvalue()
 
 
-def _csv_line(comparison: Comparison, row: Row) -> dict[str, str]:
+def _csv_line(comparison: Comparison, row: MethodRow) -> dict[str, str]:
     line = {
         "benchmark": for_csv(comparison.title),
         "method": for_csv(row.label),
@@ -61,7 +61,7 @@ def _csv_difference(difference: PairedDifference | None) -> dict[str, str]:
     }
 
 
-def _csv_measure(row: Row, measure: Measure) -> dict[str, str]:
+def _csv_measure(row: MethodRow, measure: Measure) -> dict[str, str]:
     value = row.spread(measure.field)
     scale = 100 if measure.is_percent else 1
     name = f"{measure.field}_percent" if measure.is_percent else measure.field
@@ -103,7 +103,7 @@ def markdown_table(table: Table) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _markdown_cell(cell: Cell) -> str:
+def _markdown_cell(cell: TableCell) -> str:
     text = for_markdown(cell.text)
     text = f"**{text}**" if cell.is_best else text
     tag = f"({cell.tag})" if cell.tag else ""
@@ -151,7 +151,7 @@ def _latex_float(table: Table, caption: str, notes: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _latex_cell(cell: Cell) -> str:
+def _latex_cell(cell: TableCell) -> str:
     text = for_latex(cell.text)
     text = rf"\textbf{{{text}}}" if cell.is_best else text
     detail = rf"{{\scriptsize {for_latex(cell.detail)}}}" if cell.detail else ""
