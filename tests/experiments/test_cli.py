@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import evclplus as evclplus_package
 from evclplus.benchmarks.registry import BENCHMARKS
 from evclplus.data.datasets import DATASETS
 from evclplus.experiments.cli import main
@@ -202,6 +203,31 @@ def test_every_command_has_help(
 def test_list_names_every_method_and_benchmark(tmp_path: Path) -> None:
     shown = evclplus("list", folder=tmp_path, COLUMNS="200").stdout
     assert all(name in shown for name in (*METHODS, *BENCHMARKS))
+
+
+SLOW = ("torch", "sklearn", "scipy", "matplotlib", "jinja2", "pooch", "optuna")
+
+
+def imported(code: str, folder: Path) -> list[str]:
+    """Which of the packages that are slow to import some code has imported."""
+    code += f"\nimport sys\nprint(*(name for name in {SLOW} if name in sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()[-1].split()
+
+
+def test_the_command_line_imports_what_a_command_needs(tmp_path: Path) -> None:
+    listed = "from evclplus.experiments.cli import app\napp(['list'], standalone_mode=False)"
+    assert set(imported(listed, tmp_path)) <= {"torch"}
+    # Without what `import evclplus` offers to users.
+    bare = (
+        "import sys, types\n"
+        "package = sys.modules['evclplus'] = types.ModuleType('evclplus')\n"
+        f"package.__path__ = [{str(Path(evclplus_package.__file__).parent)!r}]\n"
+        "from evclplus.experiments.cli import app\napp(['--help'], standalone_mode=False)"
+    )
+    assert imported(bare, tmp_path) == []
 
 
 def test_data_lists_every_dataset(tmp_path: Path) -> None:

