@@ -22,7 +22,7 @@ from evclplus.experiments import tune as tuning
 from evclplus.experiments.cli import main
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.presets import load_preset
-from evclplus.experiments.presets.best import Best, write_preset
+from evclplus.experiments.presets.best import Best, read_packed, write_preset
 from evclplus.experiments.run import run
 from evclplus.experiments.spaces import (
     ONE_HEAD_STARTS,
@@ -92,6 +92,20 @@ def test_methods_get_equal_budgets_and_a_search_goes_on(tmp_path: Path) -> None:
     assert record.config.training == Training(**chosen.training)
     assert record.config.evaluate_on == "test"
     assert record.seed < FIRST_SEED
+
+    tried = {method: trials(tmp_path, method) for method in ("ewc", "finetune")}
+    preset = (tmp_path / "mine.toml").read_text()
+    packed = evclplus("pack", "results/search", folder=tmp_path)
+    assert packed.stdout == "2 searches: results/search/searches.jsonl\n", packed.stderr
+    assert [path.name for path in (tmp_path / "results/search").rglob("*")] == ["searches.jsonl"]
+    for one in read_packed(tmp_path / "results/search"):
+        assert [trial["params"] for trial in one.tried] == [t.params for t in tried[one.method]]
+        assert [trial["value"] for trial in one.tried] == [t.value for t in tried[one.method]]
+    assert evclplus("tune", "--write-preset", "mine.toml", folder=tmp_path).returncode == 0
+    assert (tmp_path / "mine.toml").read_text() == preset
+    refused = evclplus(*QUICK, "--methods", "ewc", "--trials", "9", folder=tmp_path)
+    assert refused.returncode == 2
+    assert "has the search for ewc on split-digits, which cannot go on" in refused.stderr
 
 
 def test_a_killed_trial_is_repeated_and_does_not_count(tmp_path: Path) -> None:

@@ -282,9 +282,16 @@ def pack(
     ] = False,
 ) -> None:
     """Put every record below a folder into its records.jsonl, a line each. Nothing is lost:
-    reports are made from it, and what is in it counts as finished."""
+    reports are made from it, and what is in it counts as finished. A folder of tune becomes
+    searches.jsonl."""
     from evclplus.experiments import store
 
+    if any(folder.glob("*/*.journal")):
+        from evclplus.experiments.presets.best import PACKED_SEARCHES
+        from evclplus.experiments.tune import pack_searches
+
+        _say(f"{pack_searches(folder)} searches: {folder / PACKED_SEARCHES}")
+        return
     _say(f"{store.pack(folder, overwrite)} records: {folder / store.PACKED}")
 
 

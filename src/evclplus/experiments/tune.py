@@ -27,7 +27,7 @@ from evclplus.experiments.environment import environment
 from evclplus.experiments.estimate import Estimate
 from evclplus.experiments.pool import Event, Listener, work_through
 from evclplus.experiments.presets import Chosen
-from evclplus.experiments.presets.best import Best
+from evclplus.experiments.presets.best import PACKED_SEARCHES, Best, read_packed, write_packed
 from evclplus.experiments.run import Results, run
 from evclplus.experiments.spaces import Log, Space, space_of, starts_of
 from evclplus.files import make_folder, write_atomically
@@ -109,6 +109,12 @@ class Search:
 
     def prepare(self) -> optuna.Study:
         """The study, ready to go on: what was running when it was stopped is tried again."""
+        packed = {(one.benchmark, one.method) for one in read_packed(self.out)}
+        if not self.journal.exists() and (self.benchmark, self.method) in packed:
+            raise FileError(
+                f"{self.out / PACKED_SEARCHES} has the search for {self.method} on "
+                f"{self.benchmark}, which cannot go on; choose another --out"
+            )
         make_folder(self.journal.parent)
         _drop_partial_line(self.journal)
         study = self.study()
@@ -159,6 +165,39 @@ class Search:
             f"{self.title}: {100 * found.validation_accuracy:.2f} % on validation data, best of "
             f"{found.trials} trials ({found.pruned} stopped early): {self.best}"
         )
+
+
+def pack_searches(out: Path) -> int:
+    """Move every search below `out`, its best settings and all its trials, into searches.jsonl;
+    returns how many. A packed search cannot go on."""
+    searches = [
+        Search(journal.parent.name, journal.stem, out) for journal in out.glob("*/*.journal")
+    ]
+    for search in searches:
+        if not search.best.exists():
+            raise FileError(f"{search.journal} has no result yet; search on or remove it")
+    packed = {(one.benchmark, one.method): one for one in read_packed(out)}
+    for search in searches:
+        tried = tuple(
+            {
+                "number": trial.number,
+                "state": trial.state.name,
+                "value": trial.value,
+                "after_task": list(trial.intermediate_values.values()),
+                "params": trial.params,
+            }
+            for trial in search.study().trials
+            if trial.state.is_finished()
+        )
+        best = Best.read(search.best).model_copy(update={"tried": tried})
+        packed[search.benchmark, search.method] = best
+    write_packed(out, packed.values())
+    for search in searches:
+        search.journal.unlink()
+        search.best.unlink()
+        if not any(search.journal.parent.iterdir()):
+            search.journal.parent.rmdir()
+    return len(searches)
 
 
 def _drop_partial_line(journal: Path) -> None:

@@ -7,11 +7,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from evclplus.errors import FileError, SettingsError
 from evclplus.experiments.presets import Chosen, Preset, load_preset
 from evclplus.files import write_atomically
 from evclplus.settings import Settings
 
+PACKED_SEARCHES = "searches.jsonl"
 HEADER = """\
 # Settings chosen for each method on each benchmark, on validation data, with the same number of
 # trials and with seeds that are not reported. Written by: evclplus tune --write-preset FILE
@@ -31,6 +34,7 @@ class Best(Settings):
     seeds: tuple[int, ...]
     command: str
     environment: dict[str, Any]
+    tried: tuple[dict[str, Any], ...] = Field((), description="every trial of a packed search")
 
     def write(self, path: Path) -> None:
         write_atomically(path, self.model_dump_json(indent=1) + "\n")
@@ -41,14 +45,38 @@ class Best(Settings):
             content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             raise FileError(f"cannot read {path}; it is damaged or no result of tune") from None
+        return cls.of(content, path)
+
+    @classmethod
+    def of(cls, content: Any, path: Path) -> "Best":
         if not isinstance(content, dict):
             raise FileError(f"{path} is no result of tune")
         return cls(**content)
 
 
+def read_packed(out: Path) -> list[Best]:
+    """The searches in `out`/searches.jsonl, which `evclplus pack` writes."""
+    path = out / PACKED_SEARCHES
+    if not path.exists():
+        return []
+    try:
+        contents = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        raise FileError(f"cannot read {path}; it is damaged or no result of tune") from None
+    return [Best.of(content, path) for content in contents]
+
+
+def write_packed(out: Path, searches: Iterable[Best]) -> None:
+    ordered = sorted(searches, key=lambda one: (one.benchmark, one.method))
+    lines = [json.dumps(one.model_dump(mode="json"), separators=(",", ":")) for one in ordered]
+    write_atomically(out / PACKED_SEARCHES, "\n".join(lines) + "\n")
+
+
 def write_preset(file: Path, out: Path) -> int:
     """Write all that was found below `out` as a preset; returns how many settings that is."""
-    found = [Best.read(path) for path in sorted(out.glob("*/*.json"))]
+    loose = [Best.read(path) for path in sorted(out.glob("*/*.json"))]
+    newest = {(one.benchmark, one.method): one for one in (*read_packed(out), *loose)}
+    found = [newest[key] for key in sorted(newest)]
     if not found:
         raise FileError(f"there are no settings below {out}; run `evclplus tune` first")
     _check_budgets(found)
