@@ -20,8 +20,8 @@ RUNS = [("vcl", 10), ("vcl", 2), ("ewc", 0)]
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     for method, seed in RUNS:
-        place(tmp_path, method, seed)
-    return tmp_path
+        place(tmp_path / "out", method, seed)
+    return tmp_path / "out"
 
 
 def place(out: Path, method: str, seed: int, **changes: float) -> Path:
