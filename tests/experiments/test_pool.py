@@ -1,9 +1,11 @@
 """The pool on jobs of its own: what fails, what is killed, what is told."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +36,9 @@ class Act:
             (self.folder / str(os.getpid())).touch()
             while True:
                 time.sleep(0.01)
+        if self.title == "is killed later":
+            # After the executor has its result, before it has another job.
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
         progress.start("training", 3)
         progress.advance(2, dict)
         settings = (torch.get_num_threads(), os.environ["TORCHINDUCTOR_COMPILE_THREADS"], command)
@@ -74,6 +79,24 @@ def test_a_job_that_fails_or_is_killed_stops_no_other(
     )
     assert heard.events == {title: [Event(2, 3, "training")] for title in ("one", "two")}
     assert (tmp_path / "two").read_text() == repr((1, "1", "a command"))
+
+
+class Slow(Heard):
+    """Has the second job started only when the worker of the first is dead."""
+
+    def started(self, job: Act) -> None:
+        if len(self.started_titles) == 1:
+            (worker,) = multiprocessing.active_children()
+            worker.join()
+        super().started(job)
+
+
+def test_a_worker_that_dies_between_two_jobs_is_replaced(tmp_path: Path) -> None:
+    heard = Slow()
+    work_through([Act(title, tmp_path) for title in ("is killed later", "one", "two")], 1, heard)
+    # Whether the executor has seen it when the next job comes is a matter of moments.
+    assert heard.errors["one"] in (None, DIED)
+    assert heard.errors["is killed later"] is heard.errors["two"] is None
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])

@@ -108,11 +108,14 @@ class _Worker:
 
     def start(self, job: Job, command: str) -> "Future[str | None]":
         # The process is born with interrupts blocked: they are for this one to handle.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             future = self.executor.submit(_run, job, command)
+        except BrokenProcessPool:  # it died between two jobs
+            self._open_again()
+            future = self.executor.submit(_run, job, command)
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self.theirs.close()  # the process has its own; with two, it would not see ours close
         return future
 
@@ -128,9 +131,12 @@ class _Worker:
         try:
             return future.result()
         except BrokenProcessPool:
-            self.end()
-            self._open()
+            self._open_again()
             return DIED
+
+    def _open_again(self) -> None:
+        self.end()
+        self._open()
 
     def end(self) -> None:
         self.executor.shutdown(cancel_futures=True)
