@@ -1,10 +1,5 @@
-"""Speed, as ratios against rivals measured in the same run, turn by turn.
+"""Speed, as ratios against rivals measured in the same run, turn by turn: `python -m tools.bench`.
 
 Absolute times say little on a noisy machine. Each row times our work and its rival in
-alternation and compares the least of several rounds.
+alternation. Ours is what a user gets: the recommended settings through the public interface.
 """
-
-from tools.bench.parts import step_parts
-from tools.bench.rows import rows
-
-__all__ = ["rows", "step_parts"]

@@ -20,7 +20,6 @@ PANELS = {
 SERIES = {
     "evcl_plus": ("EVCL+", "-", KNOWN_STYLES["evcl+"]),
     "plain": ("plain PyTorch", "-", KNOWN_STYLES["finetune"]),
-    "matrix_products": ("EVCL+'s matrix products alone", ":", KNOWN_STYLES["joint"]),
     "vectors": ("memory of EVCL+ (right axis)", "--", KNOWN_STYLES["vcl"]),
 }
 
@@ -41,7 +40,7 @@ def _growth_figure(curves: Mapping[str, Sequence[Point]]) -> Figure:
         [lines[series] for series in SERIES],
         [label for label, _, _ in SERIES.values()],
         loc="outside lower center",
-        ncols=2,
+        ncols=3,
         frameon=False,
     )
     return figure
@@ -60,7 +59,7 @@ def _draw_panel(axes: Axes, name: str, points: Sequence[Point]) -> dict[str, Lin
         axes.set_xticks(places, [f"{place:g}" for place in places])
     else:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    if len(lines) == 3:  # time grows with what the panel is about
+    if name in ("parameters", "batch_size"):  # time grows with these
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))

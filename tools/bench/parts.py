@@ -1,41 +1,54 @@
-"""Where the time of one training step goes."""
+"""Where the time of one task goes, seen from outside."""
 
-from itertools import islice
+import time
+from itertools import pairwise
+from statistics import median
 
-import torch
-
-from evclplus.core.batches import batches_per_epoch
-from evclplus.core.noise import CountedNoise, new_seed
-from evclplus.core.step import LikelihoodGradient, Vectors
-from evclplus.methods.evcl_plus import EVCLPlus
-from tools.bench.ours import NextTask, learner_and_stream
-from tools.bench.plain import BATCH, OUTPUTS, matrix_products_of_an_epoch
-from tools.bench.timing import Work, alternate, repeated
+from tools.bench.callback import EPOCHS, WARM_UP, Callback, is_training, learner_with
+from tools.bench.ours import RECOMMENDED, mlp_and_stream
+from tools.bench.plain import BATCH, EXAMPLES, pixels, plain_epoch, plain_mlp
+from tools.bench.timing import alternate, seconds_of
 
 
-def step_parts(rounds: int = 12) -> dict[str, float]:
-    """Milliseconds per step of EVCL+ on its second task, 2x256, by part; least of the rounds."""
-    hidden = [256, 256]
-    learner, stream = learner_and_stream(EVCLPlus(), hidden)
-    task = NextTask(learner, stream[1].train)
-    steps = batches_per_epoch(task.data, BATCH)
-    large = list(task.minibatches())
-    small = list(islice(task.minibatches(8), steps))
-    general = LikelihoodGradient(learner.network, Vectors(learner.q), at_mean=False)
-    noise = BATCH * (sum(hidden) + OUTPUTS)
-    numbers = torch.compile(lambda seed, like: CountedNoise(seed).like(like), fullgraph=True)
-    seed, room = new_seed(task.draws), torch.empty(noise)
-    parts: dict[str, Work] = {
-        "minibatch: gather bytes": lambda: list(task.minibatches()),
-        "likelihood and its gradient: one compiled graph": lambda: [
-            task.likelihood(batch) for batch in large
-        ],
-        "of which the matrix products, by themselves": matrix_products_of_an_epoch(hidden),
-        f"of which noise, {noise:,} normal numbers": repeated(lambda: numbers(seed, room), steps),
-        "of which the rest, with a batch of 8": lambda: [task.likelihood(batch) for batch in small],
-        "the same without compiling, as other networks have it": lambda: [
-            general(batch) for batch in large
-        ],
-        "regulariser, its gradient, Adam: one compiled pass": repeated(task.update, steps),
+class Moments(Callback):
+    """When the training of the last task began, and when each of its epochs ended."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+        self.times: list[float] = []
+        self._steps = 0
+
+    def start(self, label: str, steps: int) -> None:
+        self._steps = steps // self.epochs if is_training(label) else 0
+        if self._steps:
+            self.times = [time.perf_counter()]
+
+    def advance(self, step: int, terms: object) -> None:
+        if self._steps and step % self._steps == 0:
+            self.times.append(time.perf_counter())
+
+
+def task_parts(
+    rounds: int = 12, hidden: tuple[int, ...] = (256, 256), examples: int = EXAMPLES
+) -> dict[str, float]:
+    """Seconds of the parts of learning a second task with the recommended settings."""
+    network, stream = mlp_and_stream(hidden, examples=examples)
+    moments = Moments(EPOCHS)
+    learner = learner_with(moments, network, RECOMMENDED, epochs=EPOCHS, batch_size=BATCH)
+    learner.learn(stream[0])
+    began = time.perf_counter()
+    learner.learn(stream[1])
+    ended = time.perf_counter()
+    epochs = [after - before for before, after in pairwise(moments.times)]
+    plain = plain_epoch(plain_mlp(hidden), pixels(examples))
+    return {
+        "before the training": moments.times[0] - began,
+        "first epoch, with compiling if it pays": epochs[0],
+        "a later epoch": median(epochs[WARM_UP:]),
+        "after the training: Fisher": ended - moments.times[-1],
+        "all of the task": ended - began,
+        "evaluation on both tasks' training data": seconds_of(
+            lambda: learner.evaluate(stream.tasks, on="train")
+        ),
+        "a plain epoch": alternate(plain, rounds=rounds)[0],
     }
-    return {name: 1000 * alternate(work, rounds=rounds)[0] / steps for name, work in parts.items()}

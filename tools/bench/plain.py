@@ -1,7 +1,6 @@
-"""What everything is compared with: the same network in plain PyTorch, and its matrix products."""
+"""What everything is compared with: the same network in plain PyTorch."""
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from evclplus import networks
-from tools.bench.timing import Work, repeated
+from tools.bench.timing import Work
 
 INPUTS = 784
 OUTPUTS = 2
@@ -37,14 +36,14 @@ def plain_mlp(hidden: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*body.children(), nn.Linear(hidden[-1], OUTPUTS))
 
 
-def loader(x: Tensor, y: Tensor) -> "DataLoader[tuple[Tensor, ...]]":
+def loader(x: Tensor, y: Tensor, batch_size: int = BATCH) -> "DataLoader[tuple[Tensor, ...]]":
     dataset = TensorDataset(x, y)
-    return DataLoader(dataset, batch_size=BATCH, shuffle=True, generator=torch.Generator())
+    return DataLoader(dataset, batch_size=batch_size, shuffle=True, generator=torch.Generator())
 
 
-def plain_epoch(network: nn.Module, x: Tensor) -> Work:
+def plain_epoch(network: nn.Module, x: Tensor, batch_size: int = BATCH) -> Work:
     """What people do every day: a DataLoader, autograd and torch's Adam, eager."""
-    batches = loader(x, labels(len(x)))
+    batches = loader(x, labels(len(x)), batch_size)
     step = plain_step(network)
 
     def work() -> None:
@@ -63,25 +62,3 @@ def plain_step(network: nn.Module) -> Callable[[Tensor, Tensor], None]:
         optimiser.step()
 
     return step
-
-
-def matrix_products(hidden: Sequence[int], batch: int = BATCH) -> Work:
-    """Every product of one step of ours and nothing else: two in each direction per layer, as
-    one batched product. The data lies example by example, all else output by output."""
-    widths = [INPUTS, *hidden, OUTPUTS]
-    data = torch.randn(2, batch, INPUTS)
-    inputs = [data.mT, *(torch.randn(2, width, batch) for width in widths[1:])]
-    weights = [torch.randn(2, b, a) for a, b in pairwise(widths)]
-
-    def step() -> None:
-        for layer, weight in enumerate(weights):
-            torch.bmm(weight, inputs[layer])
-            torch.bmm(inputs[layer + 1], inputs[layer].mT)
-            if layer:
-                torch.bmm(weight.mT, inputs[layer + 1])
-
-    return step
-
-
-def matrix_products_of_an_epoch(hidden: Sequence[int]) -> Work:
-    return repeated(matrix_products(hidden), EXAMPLES // BATCH + 1)

@@ -2,25 +2,24 @@
 
 Each gets what the plain epoch gets: the same data loader, batch size, Adam and threads. What they
 compute differs, and each row says how. The variational ones learn a Gaussian for every weight,
-with prior N(0, 1) and no elastic penalty; EVCL+, beside them, has its penalties on.
+with prior N(0, 1) and no elastic penalty; EVCL+, beside them, learns a second task with all its
+penalties on.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from evclplus.methods.base import Method
-from evclplus.methods.evcl_plus import EVCLPlus
-from evclplus.methods.ewc import EWC
-from tools.bench.ours import epoch_of
+from evclplus import EWC, Method
+from tools.bench.callback import epochs_by_turns
+from tools.bench.ours import RECOMMENDED, mlp_and_stream
 from tools.bench.plain import BATCH, EXAMPLES, labels, loader, pixels, plain_epoch, plain_mlp
-from tools.bench.timing import alternate
 
 FIRST_STD = 0.03
 """Of every weight, about what EVCL+ starts with."""
@@ -75,14 +74,14 @@ def measured(
     except Exception as error:  # whatever a package can do wrong with a torch it does not know
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         return replace(row, not_measured=f"does not work here: {reason}")
-    ours = epoch_of(rival.ours, hidden, examples)
-    plain = plain_epoch(plain_mlp(hidden), x)
-    taken = alternate(epoch, ours, plain, rounds=rounds)
+    turns = {"rival": epoch, "plain": plain_epoch(plain_mlp(hidden), x)}
+    network, stream = mlp_and_stream(hidden, examples=examples)
+    taken = epochs_by_turns(rival.ours, network, stream, turns, rounds=rounds)[2]
     return replace(
         row,
-        rival_ratio=taken[0] / taken[2],
-        our_ratio=taken[1] / taken[2],
-        seconds=dict(zip(("rival", "ours", "plain"), taken, strict=True)),
+        rival_ratio=taken["rival"] / taken["plain"],
+        our_ratio=taken["ours"] / taken["plain"],
+        seconds=taken,
     )
 
 
@@ -255,8 +254,26 @@ def bayesian_torch(kind: str, hidden: Sequence[int], x: Tensor, y: Tensor) -> Ep
     return epoch
 
 
+_torchvision: list[torch.library.Library] = []
+
+
+def declare_torchvision_operators() -> None:
+    """Avalanche imports torchvision, which does not import if its compiled part is for another
+    torch: two operators are missing then. Nothing here calls them, so declaring them will do."""
+    try:
+        import_module("torchvision")
+    except ModuleNotFoundError:
+        return  # Avalanche's own import says so
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _torchvision.append(library)  # what it declares goes when it goes
+
+
 def avalanche_ewc(hidden: Sequence[int], x: Tensor, y: Tensor) -> Epoch:
     """Avalanche's EWC on its second experience."""
+    declare_torchvision_operators()
     from avalanche.benchmarks import tensors_benchmark
     from avalanche.logging import BaseLogger
     from avalanche.training.plugins import EvaluationPlugin, EWCPlugin
@@ -294,20 +311,20 @@ def avalanche_ewc(hidden: Sequence[int], x: Tensor, y: Tensor) -> Epoch:
 
 
 RIVALS = (
-    Rival("pyro-ppl", "AutoNormal, SVI; weights drawn once a batch", pyro_sampling, EVCLPlus()),
-    Rival("pyro-ppl", "SVI; local reparameterisation in the model", pyro_local, EVCLPlus()),
-    Rival("tyxe", "Pyro's SVI; local_reparameterization", tyxe_local, EVCLPlus()),
+    Rival("pyro-ppl", "AutoNormal, SVI; weights drawn once a batch", pyro_sampling, RECOMMENDED),
+    Rival("pyro-ppl", "SVI; local reparameterisation in the model", pyro_local, RECOMMENDED),
+    Rival("tyxe", "Pyro's SVI; local_reparameterization", tyxe_local, RECOMMENDED),
     Rival(
         "bayesian-torch",
         "LinearReparameterization; weights drawn once a batch",
         partial(bayesian_torch, "Reparameterization"),
-        EVCLPlus(),
+        RECOMMENDED,
     ),
     Rival(
         "bayesian-torch",
         "LinearFlipout; one draw, its signs flipped for every example",
         partial(bayesian_torch, "Flipout"),
-        EVCLPlus(),
+        RECOMMENDED,
     ),
     Rival("avalanche-lib", "EWC, second experience", avalanche_ewc, EWC()),
 )

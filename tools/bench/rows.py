@@ -1,41 +1,25 @@
 """The ratios we hold ourselves to, and what each should reach."""
 
-import multiprocessing
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
-from multiprocessing.synchronize import Barrier
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from evclplus import networks
-from evclplus.core.coresets import k_center
-from evclplus.core.fisher import diagonal_fisher
-from evclplus.methods.base import Method
-from evclplus.methods.evcl_plus import EVCLPlus
-from evclplus.methods.ewc import EWC
+import evclplus as ec
+from tools.bench.callback import epochs_by_turns
+from tools.bench.cells import both_at_once, in_turn
 from tools.bench.conversion import conversion_cost
 from tools.bench.memory import memory_in_vectors
-from tools.bench.ours import (
-    after_first_task,
-    epochs_of,
-    learner_and_stream,
-    second_task,
-    stream_of,
-)
-from tools.bench.plain import (
-    matrix_products_of_an_epoch,
-    pictures,
-    pixels,
-    plain_epoch,
-    plain_mlp,
-)
-from tools.bench.timing import Work, alternate, repeated
+from tools.bench.ours import RECOMMENDED, after_first_task, mlp_and_stream, stream_of
+from tools.bench.plain import EXAMPLES, pictures, pixels, plain_epoch, plain_mlp
+from tools.bench.timing import Work, alternate
+from tools.bench.whole_run import WholeRun, whole_run
 
-EPOCHS = 3
-"""Epochs in a turn. What is done once per task then counts for three of them, not for one."""
+WIDE = (256, 256)
 
 
 @dataclass(frozen=True)
@@ -62,92 +46,110 @@ class Row:
         return {**asdict(self), "reached": self.reached}
 
 
-def rows(rounds: int = 12) -> list[Callable[[], Row]]:
+Measure = Callable[[], Row]
+
+
+@dataclass(frozen=True)
+class Network:
+    """Hidden layers, and the goals for an epoch with them."""
+
+    name: str
+    hidden: Sequence[int]
+    must: float
+    aim: float
+
+
+NETWORKS = (
+    Network("2x256", WIDE, 1.1, 0.9),
+    Network("2x100", (100, 100), 0.8, 0.6),
+    Network("4x150", (150,) * 4, 1.0, 0.7),
+)
+
+
+def rows(rounds: int = 12) -> list[Measure]:
     """The measurements, each ready to run."""
-    mlp = {"2x256": [256, 256], "2x100": [100, 100], "4x150": [150] * 4}
-    wide = mlp["2x256"]
-    goals = {"2x256": (1.4, 1.0), "2x100": (1.1, 0.7), "4x150": (0.9, 0.7)}
-
-    def timed(name: str, ours: Work, rival: Work, must: float, aim: float) -> Row:
-        first, second = alternate(ours, rival, rounds=rounds)
-        return Row(name, first / second, must, aim, first, second)
-
-    def epoch_row(
-        name: str, method: Method, hidden: list[int], goals: tuple[float, float], **more: Any
-    ) -> Callable[[], Row]:
-        def measure() -> Row:
-            return timed(
-                name,
-                epochs_of(method, hidden, EPOCHS, **more),
-                repeated(plain_epoch(plain_mlp(hidden), pixels()), EPOCHS),
-                *goals,
-            )
-
-        return measure
-
     return [
-        *(
-            epoch_row(f"EVCL+ epoch / plain epoch, {name}", EVCLPlus(), mlp[name], goals[name])
-            for name in mlp
-        ),
-        *(
-            epoch_row(
-                f"EVCL+ epoch with bf16 products / plain epoch, {name}",
-                *(EVCLPlus(), mlp[name], goals[name]),
-                precision="bf16",
-            )
-            for name in mlp
-            if _has_bfloat16()
-        ),
-        lambda: timed(
-            "EVCL+ epoch / its matrix products alone, 2x256",
-            epochs_of(EVCLPlus(), wide, EPOCHS),
-            repeated(matrix_products_of_an_epoch(wide), EPOCHS),
-            *(1.7, 1.25),
-        ),
-        epoch_row("EWC epoch / plain epoch, 2x256", EWC(), wide, (0.8, 0.6)),
-        lambda: timed(
-            "Fisher on 5,000 examples / plain epoch, 2x256",
-            fisher_of(wide),
-            plain_epoch(plain_mlp(wide), pixels()),
-            *(0.5, 0.2),
-        ),
-        lambda: timed(
-            "prediction with 10 samples / 10 plain passes, 2x256",
-            *prediction(wide),
-            *(1.5, 0.8),
-        ),
-        lambda: timed(
-            "EVCL+ convnet epoch / plain, 2,000 x 3x32x32", *convnet_epochs(), *(2.5, 2.0)
-        ),
-        lambda: timed(
-            "k-center, 200 of 12,000 / plain epoch, 2x256",
-            lambda: k_center(pixels(), 200, torch.Generator().manual_seed(0)),
-            plain_epoch(plain_mlp(wide), pixels()),
-            *(4.0, 1.5),
-        ),
-        lambda: Row("vectors held while training task 2", memory_in_vectors(2), 16, 13),
-        lambda: Row("vectors held while training task 30", memory_in_vectors(30), 16, 13),
+        *(measure for network in NETWORKS for measure in epoch_rows(network, rounds)),
+        *whole_run_rows(),
+        partial(ewc_epoch, rounds),
+        partial(fisher, rounds),
+        partial(prediction, rounds),
+        partial(convnet_epoch, rounds),
+        partial(k_center_choice, rounds),
+        *(partial(vectors_held, task) for task in (2, 30)),
         *conversion_rows(),
-        lambda: Row("two cells at once, a thread each / in turn, two threads", throughput(), 1.0),
+        two_cells,
     ]
 
 
-def _has_bfloat16() -> bool:
-    """Whether the processor multiplies such numbers itself; without, it takes twice as long."""
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+def compared(name: str, taken: Iterable[float], must: float, aim: float | None = None) -> Row:
+    """A row from the seconds of our work and the rival's."""
+    ours, rival = taken
+    return Row(name, ours / rival, must, aim, ours, rival)
 
 
-def fisher_of(hidden: list[int]) -> Work:
-    learner, stream = learner_and_stream(EWC(), hidden)
+def epoch_rows(network: Network, rounds: int, examples: int = EXAMPLES) -> list[Measure]:
+    """The second and the fifth task of one learner, function-space term and all."""
+
+    @cache
+    def taken() -> dict[int, dict[str, float]]:
+        return epochs_by_turns(
+            RECOMMENDED,
+            *mlp_and_stream(network.hidden, 5, examples),
+            {"plain": plain_epoch(plain_mlp(network.hidden), pixels(examples))},
+            tasks=(2, 5),
+            rounds=rounds,
+        )
+
+    def measure(task: int) -> Row:
+        name = f"EVCL+ epoch of task {task} / plain epoch, {network.name}"
+        return compared(name, taken()[task].values(), network.must, network.aim)
+
+    return [partial(measure, task) for task in (2, 5)]
+
+
+def whole_run_rows(run: Callable[[], WholeRun] = whole_run) -> list[Measure]:
+    """Both from one measurement."""
+    measured = cache(run)
+
+    def measure(state: str, must: float, aim: float) -> Row:
+        found = measured()
+        data = f"five tasks of 10 epochs, {found.stream}"
+        name = f"whole run, {state} compiler cache / plain run, {data}"
+        return compared(name, (getattr(found, state), found.plain), must, aim)
+
+    return [partial(measure, "warm", 1.3, 1.0), partial(measure, "cold", 2.0, 1.3)]
+
+
+def ewc_epoch(rounds: int, hidden: Sequence[int] = WIDE, examples: int = EXAMPLES) -> Row:
+    taken = epochs_by_turns(
+        ec.EWC(),
+        *mlp_and_stream(hidden, examples=examples),
+        {"plain": plain_epoch(plain_mlp(hidden), pixels(examples))},
+        rounds=rounds,
+    )
+    return compared("EWC epoch / plain epoch, 2x256", taken[2].values(), 0.8, 0.6)
+
+
+def fisher(rounds: int) -> Row:
+    plain = plain_epoch(plain_mlp(WIDE), pixels())
+    taken = alternate(fisher_work(), plain, rounds=rounds)
+    return compared("Fisher on 5,000 examples / plain epoch, 2x256", taken, 0.25, 0.2)
+
+
+def fisher_work() -> Work:
+    """Nothing public computes a Fisher by itself, so this one row knows where it is made."""
+    from evclplus.core.fisher import diagonal_fisher
+
+    learner, stream = after_first_task(ec.EWC(), WIDE)
     return lambda: diagonal_fisher(
         learner.network, learner.q, stream[0].train, torch.Generator().manual_seed(0)
     )
 
 
-def prediction(hidden: list[int]) -> tuple[Work, Work]:
-    learner, _ = learner_and_stream(EVCLPlus(), hidden)
-    x, plain = pixels()[:5000], plain_mlp(hidden)
+def prediction(rounds: int) -> Row:
+    learner, _ = after_first_task(RECOMMENDED, WIDE)
+    x, plain = pixels()[:5000], plain_mlp(WIDE)
 
     def passes() -> None:
         with torch.no_grad():
@@ -155,69 +157,53 @@ def prediction(hidden: list[int]) -> tuple[Work, Work]:
                 for part in x.split(1024):
                     plain(part).softmax(1)
 
-    return lambda: learner.predict_proba(x, task=0, samples=10), passes
+    def ours() -> None:
+        learner.predict_proba(x, task=0, samples=10)
+
+    taken = alternate(ours, passes, rounds=rounds)
+    return compared("prediction with 10 samples / 10 plain passes, 2x256", taken, 0.9, 0.8)
 
 
-def convnet_epochs() -> tuple[Work, Work]:
-    x = pictures((3, 32, 32), 2000)
+def convnet_epoch(rounds: int, examples: int = 2000) -> Row:
+    x = pictures((3, 32, 32), examples)
     stream = stream_of(x)
-    network = networks.convnet((3, 32, 32), heads=stream.heads)
-    learner = after_first_task(EVCLPlus(), network, stream)
-    plain = nn.Sequential(network.body, network.heads[0])
-    return second_task(learner, stream), plain_epoch(plain, x.float() / 255)
+    network = ec.networks.convnet((3, 32, 32), heads=stream.heads)
+    plain = deepcopy(nn.Sequential(network.body, network.heads[0]))
+    turns = {"plain": plain_epoch(plain, x.float() / 255)}
+    taken = epochs_by_turns(RECOMMENDED, network, stream, turns, rounds=min(rounds, 7))
+    name = "EVCL+ convnet epoch / plain epoch, 2,000 x 3x32x32"
+    return compared(name, taken[2].values(), 2.2, 2.0)
 
 
-def conversion_rows() -> list[Callable[[], Row]]:
+def k_center_choice(rounds: int) -> Row:
+    """Nothing public chooses a coreset by itself, so this one row knows how it is chosen."""
+    from evclplus.core.coresets import k_center
+
+    x = pixels()
+    taken = alternate(
+        lambda: k_center(x, 200, torch.Generator().manual_seed(0)),
+        plain_epoch(plain_mlp(WIDE), x),
+        rounds=rounds,
+    )
+    return compared("k-center, 200 of 12,000 / plain epoch, 2x256", taken, 4.0, 1.5)
+
+
+def vectors_held(task: int) -> Row:
+    return Row(f"vectors held while training task {task}", memory_in_vectors(task), 15, 13)
+
+
+def conversion_rows() -> list[Measure]:
     """Feeding a plain step of 2x100 from bytes, against ready floats."""
-    cost: list[Any] = []
+    cost = cache(conversion_cost)
 
-    def ratio(name: str, slowdown: str) -> Callable[[], Row]:
-        def measure() -> Row:
-            if not cost:
-                cost.append(conversion_cost())
-            return Row(name, 1 + getattr(cost[0], slowdown), 1.05)
+    def measure(way: str, feed: str) -> Row:
+        name = f"step fed from {way} / from ready floats"
+        return compared(name, (getattr(cost(), feed), cost().floats), 1.05)
 
-        return measure
-
-    return [
-        ratio("step fed from bytes / from ready floats", "plain_slowdown"),
-        ratio("step fed from a permuted task / from ready floats", "gathered_slowdown"),
-    ]
+    return [partial(measure, "bytes", "plain"), partial(measure, "a permuted task", "gathered")]
 
 
-def throughput() -> float:
-    """Time for two cells at once with a thread each, over one after the other with two; by turns,
-    the least of each."""
-    turns = [(_both_at_once(), _in_turn()) for _ in range(3)]
-    return min(at_once for at_once, _ in turns) / min(in_turn for _, in_turn in turns)
-
-
-def _in_turn() -> float:
-    work = epochs_of(EVCLPlus(), [256, 256], EPOCHS)
-    work()
-    start = time.perf_counter()
-    work()
-    work()
-    return time.perf_counter() - start
-
-
-def _both_at_once() -> float:
-    context = multiprocessing.get_context("spawn")
-    barrier, times = context.Barrier(2), context.SimpleQueue()
-    processes = [context.Process(target=_one_cell, args=(barrier, times)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    taken = [times.get() for _ in processes]
-    for process in processes:
-        process.join()
-    return float(max(taken))
-
-
-def _one_cell(barrier: Barrier, times: Any) -> None:
-    torch.set_num_threads(1)
-    work = epochs_of(EVCLPlus(), [256, 256], EPOCHS)
-    work()
-    barrier.wait()
-    start = time.perf_counter()
-    work()
-    times.put(time.perf_counter() - start)
+def two_cells() -> Row:
+    turns = [(both_at_once(), in_turn()) for _ in range(2)]
+    taken = [min(times) for times in zip(*turns, strict=True)]
+    return compared("two cells at once, a thread each / in turn, two threads", taken, 1.0)

@@ -13,20 +13,21 @@ from rich.markup import escape
 from rich.table import Table
 
 from tools.bench.growth import Point, growth
-from tools.bench.parts import step_parts
+from tools.bench.parts import task_parts
 from tools.bench.rivals import RivalRow, rivals
 from tools.bench.rows import rows
 
 
 def show_rows(console: Console, rounds: int) -> dict[str, Any]:
-    table = _table("work", "ratio", "must", "aim", "reached")
+    table = _table("work", "ratio", "must", "aim", "reached", "ours s", "rival s")
     measured = []
     with _live(console, table) as live:
         for measure in rows(rounds):
             row = measure()
             measured.append(row.as_json())
             table.add_row(
-                row.name, f"{row.ratio:.2f}", _goal(row.must), _goal(row.aim), row.reached
+                *(row.name, f"{row.ratio:.2f}", _goal(row.must), _goal(row.aim), row.reached),
+                *(_seconds(row.ours), _seconds(row.rival)),
             )
             live.refresh()
     return {"rows": measured}
@@ -59,10 +60,10 @@ def _rival_cells(row: RivalRow) -> list[str]:
 
 
 def show_parts(console: Console, rounds: int) -> dict[str, Any]:
-    table = _table("part of a step", "ms")
-    parts = step_parts(rounds)
-    for name, milliseconds in parts.items():
-        table.add_row(name, f"{milliseconds:.2f}")
+    table = _table("part of a second task", "s")
+    parts = task_parts(rounds)
+    for name, seconds in parts.items():
+        table.add_row(name, f"{seconds:.3f}")
     console.print(table)
     return {"parts": parts}
 
@@ -71,7 +72,6 @@ def show_growth(console: Console, rounds: int) -> dict[str, Any]:
     columns = {
         "evcl_plus": "EVCL+ ms",
         "plain": "plain ms",
-        "matrix_products": "products ms",
         "vectors": "vectors",
     }
     table = _table("what grows", "to", *columns.values())
@@ -102,3 +102,7 @@ def _table(first: str, *others: str) -> Table:
 
 def _goal(goal: float | None) -> str:
     return "" if goal is None else f"{goal:g}"
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.3g}"

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from evclplus.methods.ewc import EWC
+from evclplus import EWC
+from tools.bench import rivals
 from tools.bench.rivals import (
     RIVALS,
     Epoch,
@@ -64,14 +65,14 @@ def test_a_row_has_both_ratios() -> None:
         return lambda: 0.0
 
     rival = Rival("evclplus", "nothing at all", build, EWC())
-    row = measured(rival, rounds=1, hidden=[4], examples=300)
+    row = measured(rival, rounds=1, hidden=[4], examples=40)
     assert row.version == "0.1.0"
     assert row.not_measured is None
     assert row.rival_ratio is not None
     assert row.our_ratio is not None
     assert row.rival_ratio < row.our_ratio
     assert row.seconds is not None
-    assert list(row.seconds) == ["rival", "ours", "plain"]
+    assert set(row.seconds) == {"rival", "ours", "plain"}
 
 
 def test_a_rival_that_cannot_run_is_one_line() -> None:
@@ -91,3 +92,17 @@ def test_a_rival_that_cannot_run_is_one_line() -> None:
         assert row.version is None
         assert row.rival_ratio is None
         assert row.not_measured == reason
+
+
+def test_operators_are_declared_where_torchvision_lacks_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(name: str) -> object:
+        raise RuntimeError(f"operator {name}::nms does not exist")
+
+    monkeypatch.setattr(rivals, "import_module", fails)
+    monkeypatch.setattr(rivals, "_torchvision", [])
+    rivals.declare_torchvision_operators()
+    assert len(rivals._torchvision) == 1
+    assert hasattr(torch.ops.torchvision, "nms")
+    assert hasattr(torch.ops.torchvision, "qnms")

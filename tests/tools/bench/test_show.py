@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evclplus.experiments.cli import main
 from tools.bench import show
+from tools.bench.__main__ import main
 from tools.bench.rivals import RivalRow
 from tools.bench.rows import Row
 
@@ -22,7 +22,7 @@ RIVALS = [
     RivalRow("no-package", None, "another", "ewc", not_measured="no_package is not installed"),
 ]
 
-POINT = {"evcl_plus": 2.0, "plain": 1.0, "matrix_products": 0.5, "vectors": 16.0}
+POINT = {"evcl_plus": 2.0, "plain": 1.0, "vectors": 16.0}
 CURVES = [
     (name, {name: size, **POINT})
     for name in ("parameters", "batch_size", "tasks", "examples")
@@ -38,11 +38,11 @@ def _quick_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(show, "rivals", lambda rounds: [ready(row) for row in RIVALS])
     monkeypatch.setattr(show, "rows", lambda rounds: [ready(row) for row in ROWS])
     monkeypatch.setattr(show, "growth", lambda rounds: iter(CURVES))
-    monkeypatch.setattr(show, "step_parts", lambda rounds: {"likelihood": 5.7, "update": 0.7})
+    monkeypatch.setattr(show, "task_parts", lambda rounds: {"all of it": 5.7, "Fisher": 0.7})
 
 
 def bench(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["evclplus", "bench", *words])
+    monkeypatch.setattr(sys, "argv", ["bench", *words])
     with pytest.raises(SystemExit) as end:
         main()
     return int(end.value.code or 0)
@@ -50,6 +50,22 @@ def bench(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 
 def test_each_row_says_which_goal_is_reached() -> None:
     assert [row.reached for row in ROWS] == ["aim", "must", "yes", "no"]
+
+
+def test_help_names_every_option(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(monkeypatch, "--help") == 0
+    printed = capsys.readouterr().out
+    options = "--rounds --against --parts --growth --figure --out --overwrite --json"
+    assert all(option in printed for option in options.split())
+
+
+def test_a_wrong_option_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(monkeypatch, "--rounds", "0") == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_the_table_and_the_file(
@@ -61,7 +77,7 @@ def test_the_table_and_the_file(
     assert [word in lines[1] for word in ("ratio", "must", "aim", "reached")] == [True] * 4
     assert any("quick / slow" in line and "0.50" in line and "aim" in line for line in lines)
     content = json.loads(out.read_text())
-    assert content["command"] == f"evclplus bench --rounds 3 --out {out}"
+    assert content["command"] == f"python -m tools.bench --rounds 3 --out {out}"
     assert content["rounds"] == 3
     assert {"commit", "torch", "threads"} <= set(content["environment"])
     assert content["rows"][0]["ratio"] == 0.5
@@ -75,7 +91,7 @@ def test_parts_are_written_too_and_json_prints_nothing_else(
     assert bench(monkeypatch, "--parts", "--json", "--out", str(out)) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads(out.read_text())
-    assert printed["parts"] == {"likelihood": 5.7, "update": 0.7}
+    assert printed["parts"] == {"all of it": 5.7, "Fisher": 0.7}
     assert "rows" not in printed
 
 
@@ -100,7 +116,7 @@ def test_a_file_is_replaced_only_when_asked(
     out = tmp_path / "bench.json"
     out.write_text("old")
     assert bench(monkeypatch, "--out", str(out)) == 2
-    assert capsys.readouterr().err == f"evclplus: {out} exists; pass --overwrite or another name\n"
+    assert capsys.readouterr().err == f"bench: {out} exists; pass --overwrite or another name\n"
     assert out.read_text() == "old"
     assert bench(monkeypatch, "--out", str(out), "--overwrite") == 0
     assert json.loads(out.read_text())["rows"]
