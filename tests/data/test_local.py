@@ -20,7 +20,7 @@ from evclplus.data.loading import dataset
 from evclplus.data.local import find, status
 from evclplus.data.readers import read_content, read_idx, write_idx
 from evclplus.errors import FileError
-from tests.streams.conftest import RealData
+from tests.conftest import RealData
 
 
 @pytest.fixture
