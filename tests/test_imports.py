@@ -1,6 +1,9 @@
-"""Imports point one way: experiments -> learner -> train -> methods -> core."""
+"""Imports point one way, experiments -> learner -> train -> methods -> core, and load little."""
 
 import ast
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,12 @@ ROOMS = [
     "settings",
     "errors",
 ]
+
+# What `import evclplus` may load besides itself and the standard library.
+ALLOWED = {"numpy", "pydantic", "safetensors", "torch"}
+
+# What a learner alone never needs.
+NOT_THE_LIBRARY = {"evclplus.benchmarks", "evclplus.data", "evclplus.experiments"}
 
 
 def room_of(module: str) -> str:
@@ -67,3 +76,43 @@ def test_methods_never_import_each_other() -> None:
                 "evclplus.methods."
             ):
                 assert (node.module or "").split(".")[2] in shared, path
+
+
+def modules_after(statement: str) -> set[str]:
+    """Every module a fresh interpreter has loaded after the statement."""
+    code = f"import json, sys\n{statement}\nprint(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    return set(json.loads(done.stdout))
+
+
+def packages(modules: set[str]) -> set[str]:
+    """The packages that are not Python's own, whose private modules differ between machines."""
+    names = {module.partition(".")[0] for module in modules if not module.startswith("_")}
+    return names - sys.stdlib_module_names
+
+
+@pytest.fixture(scope="module")
+def allowed() -> set[str]:
+    """The allowed packages and whatever they load themselves."""
+    return packages(modules_after(f"import {', '.join(sorted(ALLOWED))}, safetensors.torch"))
+
+
+@pytest.mark.parametrize(
+    "statement", ["import evclplus", "import evclplus; evclplus.Learner", "import evclplus.methods"]
+)
+def test_the_library_loads_nothing_else_of_weight(statement: str, allowed: set[str]) -> None:
+    loaded = modules_after(statement)
+    # pydantic loads this one small file when a field has bounds.
+    assert packages(loaded) - allowed <= {"evclplus", "annotated_types"}
+    assert not loaded & NOT_THE_LIBRARY
+
+
+def test_what_is_not_the_library_is_loaded_when_asked_for() -> None:
+    loaded = modules_after("import evclplus; assert evclplus.benchmark('split-digits').heads")
+    assert {"evclplus.benchmarks.registry", "sklearn.datasets"} <= loaded
+    for name in evclplus.__all__:
+        assert getattr(evclplus, name) is not None
+    assert set(evclplus.__all__) <= set(dir(evclplus))
+    with pytest.raises(AttributeError, match="has no attribute 'benchmrk'"):
+        _ = evclplus.benchmrk  # type: ignore[attr-defined]

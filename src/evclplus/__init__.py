@@ -1,14 +1,14 @@
 """Bayesian continual learning in PyTorch: EVCL+ and every method it is compared with."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from evclplus import networks
-from evclplus.benchmarks.registry import benchmark
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead
 from evclplus.core.metrics import Scores
-from evclplus.data.bring import from_dataset, from_folder, from_huggingface
 from evclplus.errors import EvclplusError
-from evclplus.experiments.config import Experiment
 from evclplus.learner import Evaluation, Learner, Uncertainty
 from evclplus.methods import METHODS, method
 from evclplus.methods.base import Method
@@ -20,14 +20,19 @@ from evclplus.methods.finetune import FineTune
 from evclplus.methods.joint import Joint
 from evclplus.methods.vcl import VCL
 from evclplus.settings import Training
-from evclplus.streams.contact_sheet import contact_sheet
 from evclplus.streams.permuted import permuted_tasks
 from evclplus.streams.rotated import rotated_tasks
 from evclplus.streams.sequence import task, tasks
 from evclplus.streams.split import split_tasks
 from evclplus.streams.task import Stream, Task
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from evclplus.benchmarks.registry import benchmark
+    from evclplus.data.bring import from_dataset, from_folder, from_huggingface
+    from evclplus.experiments.config import Experiment
+    from evclplus.streams.contact_sheet import contact_sheet
+
+__version__ = "0.2.0"
 
 __all__ = [
     "EVCL",
@@ -64,3 +69,27 @@ __all__ = [
     "task",
     "tasks",
 ]
+
+# Imported when first asked for: a learner in somebody's program needs no datasets, pictures or
+# experiments.
+_LAZY = {
+    "Experiment": "evclplus.experiments.config",
+    "benchmark": "evclplus.benchmarks.registry",
+    "contact_sheet": "evclplus.streams.contact_sheet",
+    "from_dataset": "evclplus.data.bring",
+    "from_folder": "evclplus.data.bring",
+    "from_huggingface": "evclplus.data.bring",
+}
+
+if not TYPE_CHECKING:  # a type checker that saw this would let every misspelt name pass
+
+    def __getattr__(name: str) -> object:
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
