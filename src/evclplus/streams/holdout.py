@@ -1,17 +1,15 @@
 """Train, validation and test sides of a dataset, by a fixed seed and without leaks."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from evclplus.errors import DataError, SettingsError
 from evclplus.streams.arrays import Labelled, Pair, check_alike, labelled
+from evclplus.streams.duplicates import fingerprints, first_equal
 from evclplus.streams.shuffle import Purpose, random_order
 
 
@@ -67,8 +65,8 @@ def sides(
 
 def _leak(train: Labelled, test: Labelled, what: str) -> tuple[str, ...]:
     """A warning when the test part that was given repeats training examples."""
-    known = set(digests(train.store, train.rows))
-    shared = sum(digest in known for digest in digests(test.store, test.rows))
+    known = fingerprints(train.store, train.rows)
+    shared = int(np.isin(fingerprints(test.store, test.rows), known).sum())
     if not shared:
         return ()
     return (
@@ -90,47 +88,40 @@ def hold_out(
         return side, side.keep(side.rows[:0])
     rows = side.rows.numpy()
     classes = side.classes[side.rows].numpy()
-    pictures = picture_numbers(side.store, side.rows)
-    copies = Counter(pictures.tolist())
-    labels_of: dict[int, set[int]] = {}
-    for picture, label in zip(pictures.tolist(), classes.tolist(), strict=True):
-        if copies[picture] > 1:
-            labels_of.setdefault(picture, set()).add(label)
+    # A picture is known by the position of its first row.
+    pictures = first_equal(side.store, side.rows)
+    copies = np.bincount(pictures, minlength=len(rows))
+    candidates = _without_repeats(pictures[random_order(len(rows), purpose, seed)])
+    ambiguous = np.unique(pictures[classes != classes[pictures]])
+    candidates = candidates[~np.isin(candidates, ambiguous)]
 
-    wanted = {
-        label: max(1, round(fraction * count)) for label, count in Counter(classes.tolist()).items()
-    }
-    held_pictures: set[int] = set()
-    taken: Counter[int] = Counter()
-    for position in random_order(len(rows), purpose, seed).tolist():
-        picture, label = int(pictures[position]), int(classes[position])
-        if picture in held_pictures or len(labels_of.get(picture, ())) > 1:
-            continue
-        room = min(wanted[label] - taken[label], max(1, wanted[label] // 10))
-        if copies[picture] <= room:
-            held_pictures.add(picture)
-            taken[label] += copies[picture]
-
-    held = np.isin(pictures, np.fromiter(held_pictures, dtype=np.int64, count=len(held_pictures)))
+    chosen = []
+    for label, count in zip(*np.unique(classes, return_counts=True), strict=True):
+        wanted = max(1, round(fraction * int(count)))
+        own = candidates[classes[candidates] == label]
+        own = own[copies[own] <= max(1, wanted // 10)]
+        chosen.append(own[_first_that_fit(copies[own], wanted)])
+    held = np.isin(pictures, np.concatenate(chosen))
     _check_both_filled(classes, held, what)
     return side.keep(torch.from_numpy(rows[~held])), side.keep(torch.from_numpy(rows[held]))
 
 
-def picture_numbers(store: Tensor, rows: Tensor) -> NDArray[np.int64]:
-    """A number per row such that equal rows, and only they, have equal numbers."""
-    first_seen: dict[bytes, int] = {}
-    numbers = (
-        first_seen.setdefault(digest, position)
-        for position, digest in enumerate(digests(store, rows))
-    )
-    return np.fromiter(numbers, dtype=np.int64, count=len(rows))
+def _without_repeats(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The different values in the order in which they first occur."""
+    return values[np.sort(np.unique(values, return_index=True)[1])]
 
 
-def digests(store: Tensor, rows: Tensor) -> Iterator[bytes]:
-    """A short hash of every row's content."""
-    array = store.numpy()
-    for row in rows.tolist():
-        yield blake2b(array[row].tobytes(), digest_size=16).digest()
+def _first_that_fit(sizes: NDArray[np.int64], room: int) -> NDArray[np.int64]:
+    """Positions of the sizes that go into `room`, filled in order; what no longer fits is left."""
+    left = np.arange(len(sizes))
+    fitting = [left[:0]]
+    while len(left):
+        filled = np.cumsum(sizes[left])
+        count = int(np.searchsorted(filled, room, side="right"))
+        fitting.append(left[:count])
+        room -= int(filled[count - 1]) if count else 0
+        left = left[count:][sizes[left[count:]] <= room]
+    return np.concatenate(fitting)
 
 
 def _check_both_filled(classes: NDArray[np.int64], held: NDArray[np.bool_], what: str) -> None:
