@@ -28,7 +28,7 @@ from evclplus.streams.task import Stream, Task
 
 if TYPE_CHECKING:
     from evclplus.benchmarks.registry import benchmark
-    from evclplus.data.bring import from_dataset, from_folder, from_huggingface
+    from evclplus.data.adapters import from_dataset, from_folder, from_huggingface
     from evclplus.experiments.config import Experiment
     from evclplus.streams.contact_sheet import contact_sheet
 
@@ -76,9 +76,9 @@ _LAZY = {
     "Experiment": "evclplus.experiments.config",
     "benchmark": "evclplus.benchmarks.registry",
     "contact_sheet": "evclplus.streams.contact_sheet",
-    "from_dataset": "evclplus.data.bring",
-    "from_folder": "evclplus.data.bring",
-    "from_huggingface": "evclplus.data.bring",
+    "from_dataset": "evclplus.data.adapters",
+    "from_folder": "evclplus.data.adapters",
+    "from_huggingface": "evclplus.data.adapters",
 }
 
 if not TYPE_CHECKING:  # a type checker that saw this would let every misspelt name pass

@@ -20,7 +20,7 @@ from evclplus.streams.scaling import mean_and_deviation
 from evclplus.streams.task import Stream, Task
 from tests.conftest import RealData
 
-# Pinned: the rows of every side of every task, and the pixel permutations where there are any.
+# Pinned: the rows of every split of every task, and the pixel permutations where there are any.
 # A change here means that results can no longer be compared with earlier ones.
 STREAMS = {
     "permuted-mnist": "4ff02b002c60f726",
@@ -40,7 +40,7 @@ def built(name: str, real_data: RealData, **settings: Any) -> Stream:
     return benchmark(name, data_dir=folder, **settings)
 
 
-def sides(task: Task) -> tuple[Examples, Examples, Examples]:
+def splits(task: Task) -> tuple[Examples, Examples, Examples]:
     return task.train, task.validation, task.test
 
 
@@ -118,10 +118,10 @@ def test_grey_cifar_is_luma_shrunk_without_aliasing(real_data: RealData) -> None
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_no_picture_is_on_two_sides(real_data: RealData, name: str) -> None:
+def test_no_picture_is_in_two_splits(real_data: RealData, name: str) -> None:
     stream = built(name, real_data)
     train, validation, test = (
-        set().union(*(pictures(sides(task)[side]) for task in stream.tasks)) for side in range(3)
+        set().union(*(pictures(splits(task)[index]) for task in stream.tasks)) for index in range(3)
     )
     assert not train & test
     assert not validation & test
@@ -132,7 +132,7 @@ def test_no_picture_is_on_two_sides(real_data: RealData, name: str) -> None:
 @pytest.mark.parametrize("name", STREAMS)
 def test_streams_are_the_same_on_every_machine(real_data: RealData, name: str) -> None:
     stream = built(name, real_data, seed=0)
-    parts = [part for task in stream for part in sides(task)]
+    parts = [part for task in stream for part in splits(task)]
     content = [x for part in parts for x in (part.rows, part.labels, part.view.permutation)]
     assert digest(*content) == STREAMS[name]
 
@@ -157,7 +157,7 @@ def test_the_registry_describes_what_is_built(real_data: RealData, name: str) ->
     assert (entry.settings().scenario, entry.tasks) == (stream.scenario, len(stream))
     assert entry.classes_per_task == stream[0].outputs
     assert entry.shape == stream.input_shape
-    parts = [side for task in stream.tasks for side in sides(task)]
+    parts = [part for task in stream.tasks for part in splits(task)]
     if stream.scenario == "task":
         assert sum(len(part) for part in parts) == sum(entry.examples)
     assert stream[0].train.inputs(torch.arange(3)).shape == (3, *entry.shape)
@@ -175,7 +175,7 @@ def test_the_published_notmnist_protocol_leaks_and_says_so(real_data: RealData) 
     for task in stream:
         assert pictures(task.test) == pictures(task.train)
     (note,) = stream.notes
-    assert "tests on the very pictures it trains on" in note
+    assert "tests on the very images it trains on" in note
 
 
 def test_no_held_out_letter_is_ambiguous_or_common(real_data: RealData) -> None:

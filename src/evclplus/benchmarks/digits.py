@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evclplus.streams.holdout import Sides, sides
+from evclplus.streams.holdout import Splits, make_splits
 from evclplus.streams.permuted import PermutedSettings, permuted_stream
 from evclplus.streams.settings import StreamSettings
 from evclplus.streams.split import SplitSettings, split_stream
@@ -22,14 +22,14 @@ def permuted_digits(
     return permuted_stream(name, _digits(settings), settings, seed)
 
 
-def _digits(settings: StreamSettings) -> Sides:
-    """The digits as bytes 0..16 in one channel, a fifth of them held out as the test side."""
+def _digits(settings: StreamSettings) -> Splits:
+    """The digits as bytes 0..16 in one channel, a fifth of them held out as the test split."""
     # Imported here: scikit-learn is slow to import and only this dataset needs it.
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     pixels = images.astype(np.uint8).reshape(-1, 1, 8, 8)
-    made = sides(
+    made = make_splits(
         (pixels, labels.astype(np.int64)),
         test=None,
         validation=None,
@@ -38,4 +38,4 @@ def _digits(settings: StreamSettings) -> Sides:
         seed=settings.holdout_seed,
         what="digits",
     )
-    return replace(made, largest=16.0)
+    return replace(made, max_value=16.0)

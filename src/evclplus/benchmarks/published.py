@@ -1,4 +1,4 @@
-"""The benchmarks of the papers: their settings and how their data becomes sides."""
+"""The benchmarks of the papers: their settings and how their data becomes splits."""
 
 from pathlib import Path
 from typing import Literal
@@ -7,7 +7,7 @@ from pydantic import Field
 
 from evclplus.data.loading import Input, dataset
 from evclplus.streams.arrays import labelled
-from evclplus.streams.holdout import Sides, hold_out
+from evclplus.streams.holdout import Splits, hold_out
 from evclplus.streams.permuted import PermutedSettings, permuted_stream
 from evclplus.streams.rotated import RotatedSettings, rotated_stream
 from evclplus.streams.scaling import Scaling
@@ -19,8 +19,8 @@ from evclplus.streams.task import Stream
 Folder = Path | str | None
 
 LEAK = (
-    "protocol=published tests on the very pictures it trains on, as the published code does;"
-    " its accuracies say nothing about new pictures"
+    "protocol=published tests on the very images it trains on, as the published code does;"
+    " its accuracies say nothing about new images"
 )
 
 
@@ -77,18 +77,18 @@ def split_notmnist(name: str, settings: NotMnistSettings, seed: int, data_dir: F
         train, validation = hold_out(
             everything, settings.validation_fraction, Purpose.VALIDATION, settings.holdout_seed
         )
-        data = Sides(train, validation, train, arrays.class_names)
+        data = Splits(train, validation, train, arrays.class_names)
         return split_stream(name, data, settings, seed, (LEAK,))
     rest, test = hold_out(everything, settings.test_fraction, Purpose.TEST, settings.holdout_seed)
     train, validation = hold_out(
         rest, settings.validation_fraction, Purpose.VALIDATION, settings.holdout_seed
     )
-    return split_stream(name, Sides(train, validation, test, arrays.class_names), settings, seed)
+    return split_stream(name, Splits(train, validation, test, arrays.class_names), settings, seed)
 
 
 def _with_official_test(
     name: str, settings: StreamSettings, data_dir: Folder, input: Input | None = None
-) -> Sides:
+) -> Splits:
     arrays = dataset(name, data_dir=data_dir, input=input)
     train, validation = hold_out(
         labelled(arrays.train, name),
@@ -96,5 +96,5 @@ def _with_official_test(
         Purpose.VALIDATION,
         settings.holdout_seed,
     )
-    assert arrays.test is not None, f"{name} has no official test side"
-    return Sides(train, validation, labelled(arrays.test, name), arrays.class_names)
+    assert arrays.test is not None, f"{name} has no official test split"
+    return Splits(train, validation, labelled(arrays.test, name), arrays.class_names)

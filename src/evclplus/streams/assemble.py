@@ -1,4 +1,4 @@
-"""From the sides of a dataset and a plan per task to tasks: the part all builders share."""
+"""From the splits of a dataset and a cut per task to tasks: the part all builders share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from torch import Tensor
 from evclplus.core.examples import Examples, View
 from evclplus.errors import DataError
 from evclplus.streams.arrays import Labelled
-from evclplus.streams.holdout import Sides
+from evclplus.streams.holdout import Splits
 from evclplus.streams.shuffle import Purpose, random_order
 from evclplus.streams.task import Scenario, Task
 
 
 @dataclass(frozen=True)
-class Plan:
+class TaskCut:
     """One task: the label of each of its classes, its head and how its inputs are seen."""
 
     name: str
@@ -26,12 +26,12 @@ class Plan:
     view: View
 
 
-def plans(
+def task_cuts(
     names: Sequence[str],
     groups: Sequence[tuple[int, ...]],
     views: Sequence[View],
     scenario: Scenario,
-) -> list[Plan]:
+) -> list[TaskCut]:
     """Give every group of classes its head and labels, as the scenario says."""
     if scenario == "domain" and len({len(group) for group in groups}) > 1:
         raise DataError(
@@ -44,60 +44,60 @@ def plans(
         head = index if scenario == "task" else 0
         first = seen if scenario == "class" else 0
         labels = {class_: first + position for position, class_ in enumerate(group)}
-        made.append(Plan(name, labels, head, first + len(group), view))
+        made.append(TaskCut(name, labels, head, first + len(group), view))
         seen += len(group)
     return made
 
 
 def cut_tasks(
-    data: Sides,
-    task_plans: Sequence[Plan],
+    data: Splits,
+    cuts: Sequence[TaskCut],
     examples_per_task: int | None = None,
     seed: int = 0,
 ) -> tuple[Task, ...]:
-    """Cut every task out of the shared sides. Equal rows and labels are shared between tasks."""
+    """Cut every task out of the shared splits. Equal rows and labels are shared between tasks."""
     shared: dict[tuple[str, tuple[tuple[int, int], ...]], tuple[Tensor, Tensor]] = {}
 
-    def examples(side_name: str, side: Labelled, plan: Plan) -> Examples:
-        key = (side_name, tuple(plan.labels.items()))
+    def examples(split_name: str, split: Labelled, cut: TaskCut) -> Examples:
+        key = (split_name, tuple(cut.labels.items()))
         if key not in shared:
-            shared[key] = _rows_and_labels(side, plan.labels)
+            shared[key] = _rows_and_labels(split, cut.labels)
         rows, labels = shared[key]
-        return Examples(side.store, labels, plan.outputs, plan.head, rows, plan.view)
+        return Examples(split.store, labels, cut.outputs, cut.head, rows, cut.view)
 
     made = []
-    for index, plan in enumerate(task_plans):
-        train = examples("train", data.train, plan)
-        validation = examples("validation", data.validation, plan)
-        test = examples("test", data.test, plan)
-        _check_classes_present(plan, train, "training")
-        _check_classes_present(plan, test, "test")
+    for index, cut in enumerate(cuts):
+        train = examples("train", data.train, cut)
+        validation = examples("validation", data.validation, cut)
+        test = examples("test", data.test, cut)
+        _check_classes_present(cut, train, "training")
+        _check_classes_present(cut, test, "test")
         if examples_per_task is not None:
-            train = _subset(train, examples_per_task, seed, index, plan.name)
-        made.append(Task(plan.name, index, train, validation, test))
+            train = _subset(train, examples_per_task, seed, index, cut.name)
+        made.append(Task(cut.name, index, train, validation, test))
     return tuple(made)
 
 
-def classes_of(side: Labelled) -> tuple[int, ...]:
+def classes_of(split: Labelled) -> tuple[int, ...]:
     """The classes that occur, in ascending order."""
-    return tuple(torch.unique(side.classes[side.rows]).tolist())
+    return tuple(torch.unique(split.classes[split.rows]).tolist())
 
 
-def _rows_and_labels(side: Labelled, labels: Mapping[int, int]) -> tuple[Tensor, Tensor]:
-    classes = side.classes[side.rows]
+def _rows_and_labels(split: Labelled, labels: Mapping[int, int]) -> tuple[Tensor, Tensor]:
+    classes = split.classes[split.rows]
     ascending = torch.tensor(sorted(labels))
     label_of = torch.tensor([labels[class_] for class_ in ascending.tolist()])
     position = torch.searchsorted(ascending, classes).clamp(max=len(ascending) - 1)
     member = ascending[position] == classes
-    return side.rows[member], label_of[position[member]]
+    return split.rows[member], label_of[position[member]]
 
 
-def _check_classes_present(plan: Plan, examples: Examples, side: str) -> None:
+def _check_classes_present(cut: TaskCut, examples: Examples, split: str) -> None:
     present = set(torch.unique(examples.labels).tolist())
-    for class_, label in plan.labels.items():
+    for class_, label in cut.labels.items():
         if label not in present:
             raise DataError(
-                f"task {plan.name} has no {side} examples of class {class_}; give some or leave"
+                f"task {cut.name} has no {split} examples of class {class_}; give some or leave"
                 " the class out"
             )
 

@@ -1,15 +1,17 @@
-"""A picture of a stream: for every task, examples of each class as the network sees them."""
+"""An overview of a stream: for every task, examples of each class as the network sees them."""
 
+from io import BytesIO
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from evclplus.errors import DataError, FileError
+from evclplus.errors import DataError
+from evclplus.files import write_atomically
 from evclplus.streams.task import Stream, Task
 
 MOST_TASKS = 20
-PICTURES_PER_TASK = 20
+IMAGES_PER_TASK = 20
 SMALLEST_SIDE, LARGEST_SIDE = 56, 112
 GAP = 4
 TITLE = 20
@@ -21,9 +23,9 @@ def contact_sheet(stream: Stream, path: Path | str) -> Path:
     """Draw examples of every task (of the first twenty, if there are more) into a PNG file."""
     from PIL import Image, ImageDraw
 
-    if not _is_picture(stream.input_shape):
+    if not _is_image(stream.input_shape):
         raise DataError(
-            f"inputs of the shape {stream.input_shape} are no pictures; a contact sheet needs"
+            f"inputs of the shape {stream.input_shape} are no images; a contact sheet needs"
             " (height, width) or 1 or 3 channels before them"
         )
     shown = stream.tasks[:MOST_TASKS]
@@ -36,18 +38,17 @@ def contact_sheet(stream: Stream, path: Path | str) -> Path:
     for row, (task, strip) in enumerate(zip(shown, strips, strict=True)):
         top = GAP + row * (TITLE + high + GAP)
         draw.text((GAP, top + 3), _title(task), fill=INK)
-        for column, picture in enumerate(strip):
-            image = Image.fromarray(picture.numpy()).resize((wide, high), Image.Resampling.NEAREST)
+        for column, pixels in enumerate(strip):
+            image = Image.fromarray(pixels.numpy()).resize((wide, high), Image.Resampling.NEAREST)
             sheet.paste(image, (GAP + column * (wide + GAP), top + TITLE))
     target = Path(path)
-    try:
-        sheet.save(target, format="PNG")
-    except OSError as error:
-        raise FileError(f"cannot write {target}: {error.strerror or error}") from None
+    content = BytesIO()
+    sheet.save(content, format="PNG")
+    write_atomically(target, content.getvalue())
     return target
 
 
-def _is_picture(shape: tuple[int, ...]) -> bool:
+def _is_image(shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 or (len(shape) == 3 and shape[0] in (1, 3))
 
 
@@ -67,9 +68,9 @@ def _title(task: Task) -> str:
 
 
 def _strip(task: Task) -> Tensor:
-    """Examples of each label side by side, as bytes (pictures, height, width, 3)."""
+    """Examples of each label side by side, as bytes (images, height, width, 3)."""
     labels = torch.unique(task.train.labels).tolist()
-    each = max(1, PICTURES_PER_TASK // len(labels))
+    each = max(1, IMAGES_PER_TASK // len(labels))
     chosen = [(task.train.labels == label).nonzero().squeeze(1)[:each] for label in labels]
     values = task.train.inputs(torch.cat(chosen)).float()
     low, high = float(values.min()), float(values.max())

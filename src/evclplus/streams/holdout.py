@@ -1,4 +1,4 @@
-"""Train, validation and test sides of a dataset, by a fixed seed and without leaks."""
+"""Train, validation and test splits of a dataset, by a fixed seed and without leaks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ from evclplus.streams.shuffle import Purpose, random_order
 
 
 @dataclass(frozen=True)
-class Sides:
-    """A dataset's three sides. They may share a store but never a row.
+class Splits:
+    """A dataset's three splits. They may share a store but never a row.
 
-    `class_names` name the tasks; `largest` is the largest value a stored byte can have; `notes`
+    `class_names` name the tasks; `max_value` is the largest value a stored byte can have; `notes`
     are warnings that a reader of the results must see.
     """
 
@@ -25,11 +25,11 @@ class Sides:
     validation: Labelled
     test: Labelled
     class_names: Mapping[int, str] = field(default_factory=dict)
-    largest: float = 255.0
+    max_value: float = 255.0
     notes: tuple[str, ...] = ()
 
 
-def sides(
+def make_splits(
     data: Pair,
     *,
     test: Pair | None,
@@ -38,8 +38,8 @@ def sides(
     validation_fraction: float,
     seed: int,
     what: str = "the data",
-) -> Sides:
-    """Use the sides that were given and hold the missing ones out of `data`, stratified."""
+) -> Splits:
+    """Use the splits that were given and hold the missing ones out of `data`, stratified."""
     if not 0 < test_fraction < 1 or not 0 <= validation_fraction < 1:
         raise SettingsError(
             f"test_fraction {test_fraction} and validation_fraction {validation_fraction} must be"
@@ -48,19 +48,19 @@ def sides(
     train = labelled(data, what)
     notes: tuple[str, ...] = ()
     if test is None:
-        train, test_side = hold_out(train, test_fraction, Purpose.TEST, seed, what)
+        train, test_split = hold_out(train, test_fraction, Purpose.TEST, seed, what)
     else:
-        test_side = labelled(test, f"the test part of {what}")
-        check_alike(train, test_side, (what, "its test part"))
-        notes = _leak(train, test_side, what)
+        test_split = labelled(test, f"the test part of {what}")
+        check_alike(train, test_split, (what, "its test part"))
+        notes = _leak(train, test_split, what)
     if validation is None:
-        train, validation_side = hold_out(
+        train, validation_split = hold_out(
             train, validation_fraction, Purpose.VALIDATION, seed, what
         )
     else:
-        validation_side = labelled(validation, f"the validation part of {what}")
-        check_alike(train, validation_side, (what, "its validation part"))
-    return Sides(train, validation_side, test_side, notes=notes)
+        validation_split = labelled(validation, f"the validation part of {what}")
+        check_alike(train, validation_split, (what, "its validation part"))
+    return Splits(train, validation_split, test_split, notes=notes)
 
 
 def _leak(train: Labelled, test: Labelled, what: str) -> tuple[str, ...]:
@@ -76,23 +76,23 @@ def _leak(train: Labelled, test: Labelled, what: str) -> tuple[str, ...]:
 
 
 def hold_out(
-    side: Labelled, fraction: float, purpose: Purpose, seed: int, what: str = "the data"
+    split: Labelled, fraction: float, purpose: Purpose, seed: int, what: str = "the data"
 ) -> tuple[Labelled, Labelled]:
-    """Split off `fraction` of every class. Copies of one picture all stay or all go.
+    """Split off `fraction` of every class. Copies of one image all stay or all go.
 
-    Two kinds of pictures always stay: one that occurs with different labels, which could not be
+    Two kinds of images always stay: one that occurs with different labels, which could not be
     answered rightly twice, and one with so many copies that it would be over a tenth of what is
     held out of its class.
     """
     if fraction == 0.0:
-        return side, side.keep(side.rows[:0])
-    rows = side.rows.numpy()
-    classes = side.classes[side.rows].numpy()
-    # A picture is known by the position of its first row.
-    pictures = first_equal(side.store, side.rows)
-    copies = np.bincount(pictures, minlength=len(rows))
-    candidates = _without_repeats(pictures[random_order(len(rows), purpose, seed)])
-    ambiguous = np.unique(pictures[classes != classes[pictures]])
+        return split, split.keep(split.rows[:0])
+    rows = split.rows.numpy()
+    classes = split.classes[split.rows].numpy()
+    # An image is known by the position of its first row.
+    images = first_equal(split.store, split.rows)
+    copies = np.bincount(images, minlength=len(rows))
+    candidates = _without_repeats(images[random_order(len(rows), purpose, seed)])
+    ambiguous = np.unique(images[classes != classes[images]])
     candidates = candidates[~np.isin(candidates, ambiguous)]
 
     chosen = []
@@ -101,9 +101,9 @@ def hold_out(
         own = candidates[classes[candidates] == label]
         own = own[copies[own] <= max(1, wanted // 10)]
         chosen.append(own[_first_that_fit(copies[own], wanted)])
-    held = np.isin(pictures, np.concatenate(chosen))
+    held = np.isin(images, np.concatenate(chosen))
     _check_both_filled(classes, held, what)
-    return side.keep(torch.from_numpy(rows[~held])), side.keep(torch.from_numpy(rows[held]))
+    return split.keep(torch.from_numpy(rows[~held])), split.keep(torch.from_numpy(rows[held]))
 
 
 def _without_repeats(values: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -7,14 +7,14 @@ from typing import Any
 from pydantic import Field
 
 from evclplus.streams.arrays import Pair
-from evclplus.streams.assemble import plans
-from evclplus.streams.holdout import Sides, sides
+from evclplus.streams.assemble import task_cuts
+from evclplus.streams.holdout import Splits, make_splits
 from evclplus.streams.scaling import Scaling
 from evclplus.streams.settings import (
     StreamSettings,
     base_view,
+    build_stream,
     chosen_classes,
-    finish,
     pixel_permutation,
 )
 from evclplus.streams.task import Scenario, Stream
@@ -68,7 +68,7 @@ def permuted_tasks(
         tasks=tasks,
         permute_first=permute_first,
     )
-    data = sides(
+    data = make_splits(
         (x, y),
         test=test,
         validation=validation,
@@ -80,9 +80,9 @@ def permuted_tasks(
 
 
 def permuted_stream(
-    name: str, data: Sides, settings: PermutedSettings, seed: int, notes: tuple[str, ...] = ()
+    name: str, data: Splits, settings: PermutedSettings, seed: int, notes: tuple[str, ...] = ()
 ) -> Stream:
-    """A permuted stream of a dataset whose sides are made."""
+    """A permuted stream of a dataset whose splits are made."""
     permutation_seed = seed if settings.permutation_seed is None else settings.permutation_seed
     view = base_view(data, settings)
     shape = tuple(data.train.store.shape[1:])
@@ -94,7 +94,7 @@ def permuted_stream(
     if not settings.permute_first:
         views[0], names[0] = view, "unpermuted"
     groups = [chosen_classes(data, settings)] * settings.tasks
-    task_plans = plans(names, groups, views, settings.scenario)
+    cuts = task_cuts(names, groups, views, settings.scenario)
     # permutation_seed stays as it was given: seeds of one stream must not look like many streams.
     resolved = {"class_order": list(groups[0])}
-    return finish(name, data, task_plans, settings, seed, resolved, notes)
+    return build_stream(name, data, cuts, settings, seed, resolved, notes)

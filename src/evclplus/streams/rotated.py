@@ -1,4 +1,4 @@
-"""Rotated streams: every task has all classes, its pictures turned by its own angle."""
+"""Rotated streams: every task has all classes, its images rotated by its own angle."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,10 +12,10 @@ from torch import Tensor
 from evclplus.core.examples import View
 from evclplus.errors import DataError
 from evclplus.streams.arrays import Pair
-from evclplus.streams.assemble import plans
-from evclplus.streams.holdout import Sides, sides
+from evclplus.streams.assemble import task_cuts
+from evclplus.streams.holdout import Splits, make_splits
 from evclplus.streams.scaling import Scaling
-from evclplus.streams.settings import StreamSettings, base_view, chosen_classes, finish
+from evclplus.streams.settings import StreamSettings, base_view, build_stream, chosen_classes
 from evclplus.streams.task import Scenario, Stream
 
 
@@ -49,7 +49,7 @@ def rotated_tasks(
     seed: int = 0,
     name: str = "rotated",
 ) -> Stream:
-    """The same classes in every task, turned counter-clockwise by `angles` degrees."""
+    """The same classes in every task, rotated counter-clockwise by `angles` degrees."""
     settings = RotatedSettings(
         scenario=scenario,
         class_order=class_order,
@@ -60,7 +60,7 @@ def rotated_tasks(
         tasks=tasks if angles is None else len(angles),
         angles=angles,
     )
-    data = sides(
+    data = make_splits(
         (x, y),
         test=test,
         validation=validation,
@@ -71,32 +71,32 @@ def rotated_tasks(
     return rotated_stream(name, data, settings, seed)
 
 
-def rotated_stream(name: str, data: Sides, settings: RotatedSettings, seed: int) -> Stream:
-    """A rotated stream of a dataset whose sides are made."""
+def rotated_stream(name: str, data: Splits, settings: RotatedSettings, seed: int) -> Stream:
+    """A rotated stream of a dataset whose splits are made."""
     angles = settings.angles or tuple(180.0 * i / settings.tasks for i in range(settings.tasks))
     view = base_view(data, settings)
     shape = tuple(data.train.store.shape[1:])
-    views = [_turned(view, shape, angle) for angle in angles]
+    views = [_rotated_view(view, shape, angle) for angle in angles]
     names = [f"{angle:g} degrees" for angle in angles]
     groups = [chosen_classes(data, settings)] * len(angles)
-    task_plans = plans(names, groups, views, settings.scenario)
+    cuts = task_cuts(names, groups, views, settings.scenario)
     resolved = {
         "angles": list(angles),
         "tasks": len(angles),
         "class_order": list(groups[0]),
     }
-    return finish(name, data, task_plans, settings, seed, resolved)
+    return build_stream(name, data, cuts, settings, seed, resolved)
 
 
-def _turned(view: View, shape: tuple[int, ...], angle: float) -> View:
+def _rotated_view(view: View, shape: tuple[int, ...], angle: float) -> View:
     source, inside = rotation(shape, angle)
     return replace(view, permutation=source, blank=None if inside.all() else ~inside)
 
 
 def rotation(shape: tuple[int, ...], angle: float) -> tuple[Tensor, Tensor]:
-    """For every value of a turned picture: where it comes from, and whether that is inside.
+    """For every value of a rotated image: where it comes from, and whether that is inside.
 
-    Nearest neighbour, as in the published rotated streams: so a turned picture is a choice of
+    Nearest neighbour, as in the published rotated streams: so a rotated image is a choice of
     stored bytes and costs no copy of the dataset.
     """
     if len(shape) not in (2, 3):

@@ -11,7 +11,7 @@ from evclplus.streams.arrays import Labelled
 
 Scaling = Literal["unit", "centred", "symmetric", "standard", "raw"]
 """unit: bytes to [0, 1]. centred: to [-1/2, 1/2]. symmetric: to [-1, 1]. standard: mean 0 and
-standard deviation 1 over the training side. raw: as stored."""
+standard deviation 1 over the training split. raw: as stored."""
 
 
 def default_scaling(train: Labelled) -> Scaling:
@@ -19,7 +19,7 @@ def default_scaling(train: Labelled) -> Scaling:
     return "unit" if train.store.dtype == torch.uint8 else "raw"
 
 
-def scaled_view(train: Labelled, scaling: Scaling, largest: float = 255.0) -> View:
+def scaled_view(train: Labelled, scaling: Scaling, max_value: float = 255.0) -> View:
     """The view that does `scaling`."""
     if scaling == "standard":
         mean, deviation = mean_and_deviation(train)
@@ -27,18 +27,18 @@ def scaled_view(train: Labelled, scaling: Scaling, largest: float = 255.0) -> Vi
             raise DataError("all inputs are equal, so they cannot be standardised; scaling=raw can")
         return View(1.0 / deviation, -mean / deviation)
     return {
-        "unit": View(1.0 / largest, 0.0),
-        "centred": View(1.0 / largest, -0.5),
-        "symmetric": View(2.0 / largest, -1.0),
+        "unit": View(1.0 / max_value, 0.0),
+        "centred": View(1.0 / max_value, -0.5),
+        "symmetric": View(2.0 / max_value, -1.0),
         "raw": View(),
     }[scaling]
 
 
-def mean_and_deviation(side: Labelled) -> tuple[float, float]:
-    """Over all values of the side's rows, exact for bytes: sums of integers do not round."""
+def mean_and_deviation(split: Labelled) -> tuple[float, float]:
+    """Over all values of the split's rows, exact for bytes: sums of integers do not round."""
     total = square = 0.0
-    for rows in side.rows.split(4096):
-        values = side.store[rows]
+    for rows in split.rows.split(4096):
+        values = split.store[rows]
         if values.dtype == torch.uint8:
             wide = values.to(torch.int64)
             total += int(wide.sum())
@@ -46,6 +46,6 @@ def mean_and_deviation(side: Labelled) -> tuple[float, float]:
         else:
             total += float(values.double().sum())
             square += float(values.double().square().sum())
-    count = len(side) * prod(side.store.shape[1:])
+    count = len(split) * prod(split.store.shape[1:])
     mean = total / count
     return mean, max(square / count - mean * mean, 0.0) ** 0.5

@@ -7,8 +7,8 @@ from typing import Any
 from evclplus.core.examples import Examples, View
 from evclplus.errors import DataError
 from evclplus.streams.arrays import Labelled, Pair, check_alike, labelled
-from evclplus.streams.assemble import Plan, classes_of, cut_tasks
-from evclplus.streams.holdout import Sides, sides
+from evclplus.streams.assemble import TaskCut, classes_of, cut_tasks
+from evclplus.streams.holdout import Splits, make_splits
 from evclplus.streams.scaling import Scaling, default_scaling, scaled_view
 from evclplus.streams.settings import StreamSettings, base_view
 from evclplus.streams.task import Scenario, Stream, Task
@@ -44,7 +44,7 @@ def tasks(
         len(pairs), {"test pairs": test, "validation pairs": validation, "names": titles}
     )
     parts = [
-        sides(
+        make_splits(
             pair,
             test=None if test is None else test[index],
             validation=None if validation is None else validation[index],
@@ -60,8 +60,8 @@ def tasks(
     # The first task fixes the scaling: a learner has started long before it meets the others.
     view = base_view(parts[0], settings)
     cut = [
-        cut_tasks(part, [plan])[0]
-        for part, plan in zip(parts, _plans(titles, parts, scenario, view), strict=True)
+        cut_tasks(part, [cut])[0]
+        for part, cut in zip(parts, _task_cuts(titles, parts, scenario, view), strict=True)
     ]
     numbered = tuple(replace(task, index=index) for index, task in enumerate(cut))
     record = {
@@ -103,26 +103,26 @@ def task(
     check_alike(train, tested, (name, "its test part"))
     view = scaled_view(train, default_scaling(train))
 
-    def examples(side: Labelled) -> Examples:
-        return Examples(side.store, side.classes[side.rows], outputs, head, side.rows, view)
+    def examples(split: Labelled) -> Examples:
+        return Examples(split.store, split.classes[split.rows], outputs, head, split.rows, view)
 
     nothing = examples(train.keep(train.rows[:0]))
     return Task(name, 0, examples(train), nothing, examples(tested))
 
 
-def _plans(
-    names: Sequence[str], parts: Sequence[Sides], scenario: Scenario, view: View
-) -> list[Plan]:
+def _task_cuts(
+    names: Sequence[str], parts: Sequence[Splits], scenario: Scenario, view: View
+) -> list[TaskCut]:
     classes = [classes_of(part.train) for part in parts]
     if scenario == "task":
         return [
-            Plan(name, {c: i for i, c in enumerate(own)}, head, len(own), view)
+            TaskCut(name, {c: i for i, c in enumerate(own)}, head, len(own), view)
             for head, (name, own) in enumerate(zip(names, classes, strict=True))
         ]
     if scenario == "domain":
         every = sorted({c for own in classes for c in own})
         return [
-            Plan(name, {c: every.index(c) for c in own}, 0, len(every), view)
+            TaskCut(name, {c: every.index(c) for c in own}, 0, len(every), view)
             for name, own in zip(names, classes, strict=True)
         ]
     seen: dict[int, int] = {}
@@ -130,5 +130,5 @@ def _plans(
     for name, own in zip(names, classes, strict=True):
         for class_ in own:
             seen.setdefault(class_, len(seen))
-        made.append(Plan(name, {c: seen[c] for c in own}, 0, len(seen), view))
+        made.append(TaskCut(name, {c: seen[c] for c in own}, 0, len(seen), view))
     return made

@@ -10,8 +10,8 @@ from torch import Tensor
 from evclplus.core.examples import View
 from evclplus.errors import DataError
 from evclplus.settings import Settings
-from evclplus.streams.assemble import Plan, classes_of, cut_tasks
-from evclplus.streams.holdout import Sides
+from evclplus.streams.assemble import TaskCut, classes_of, cut_tasks
+from evclplus.streams.holdout import Splits
 from evclplus.streams.scaling import Scaling, default_scaling, scaled_view
 from evclplus.streams.shuffle import Purpose, random_order
 from evclplus.streams.task import Scenario, Stream
@@ -47,7 +47,7 @@ class StreamSettings(Settings):
         return order
 
 
-def chosen_classes(data: Sides, settings: StreamSettings) -> tuple[int, ...]:
+def chosen_classes(data: Splits, settings: StreamSettings) -> tuple[int, ...]:
     """The classes in the order asked for, all of them present in the training data."""
     if settings.class_order is None:
         return classes_of(data.train)
@@ -55,7 +55,7 @@ def chosen_classes(data: Sides, settings: StreamSettings) -> tuple[int, ...]:
     return settings.class_order
 
 
-def check_known(classes: tuple[int, ...], data: Sides) -> None:
+def check_known(classes: tuple[int, ...], data: Splits) -> None:
     known = classes_of(data.train)
     missing = [class_ for class_ in classes if class_ not in known]
     if missing:
@@ -65,10 +65,10 @@ def check_known(classes: tuple[int, ...], data: Sides) -> None:
         )
 
 
-def base_view(data: Sides, settings: StreamSettings) -> View:
+def base_view(data: Splits, settings: StreamSettings) -> View:
     """How stored values are scaled, before any permutation."""
     scaling = settings.scaling or default_scaling(data.train)
-    view = scaled_view(data.train, scaling, data.largest)
+    view = scaled_view(data.train, scaling, data.max_value)
     scale = view.scale if settings.scale is None else settings.scale
     shift = view.shift if settings.shift is None else settings.shift
     return View(scale, shift)
@@ -86,17 +86,17 @@ def pixel_permutation(shape: tuple[int, ...], seed: int, task: int) -> Tensor:
     return (torch.arange(channels)[:, None] * pixels + order).flatten()
 
 
-def finish(
+def build_stream(
     name: str,
-    data: Sides,
-    task_plans: list[Plan],
+    data: Splits,
+    cuts: list[TaskCut],
     settings: StreamSettings,
     seed: int,
     resolved: Mapping[str, Any],
     notes: tuple[str, ...] = (),
 ) -> Stream:
     """Build the stream and write into it every setting as it was resolved."""
-    view = task_plans[0].view
+    view = cuts[0].view
     record = {
         "seed": seed,
         **settings.model_dump(mode="json"),
@@ -105,5 +105,5 @@ def finish(
         "scale": view.scale,
         "shift": view.shift,
     }
-    cut = cut_tasks(data, task_plans, settings.examples_per_task, seed)
-    return Stream(name, cut, settings.scenario, record, data.notes + notes)
+    tasks = cut_tasks(data, cuts, settings.examples_per_task, seed)
+    return Stream(name, tasks, settings.scenario, record, data.notes + notes)

@@ -8,15 +8,15 @@ from pydantic import Field, model_validator
 
 from evclplus.errors import DataError
 from evclplus.streams.arrays import Pair
-from evclplus.streams.assemble import plans
-from evclplus.streams.holdout import Sides, sides
+from evclplus.streams.assemble import task_cuts
+from evclplus.streams.holdout import Splits, make_splits
 from evclplus.streams.scaling import Scaling
 from evclplus.streams.settings import (
     StreamSettings,
     base_view,
+    build_stream,
     check_known,
     chosen_classes,
-    finish,
     pixel_permutation,
 )
 from evclplus.streams.shuffle import Purpose, random_order
@@ -88,7 +88,7 @@ def split_tasks(
         order_seed=order_seed,
         tasks=tasks,
     )
-    data = sides(
+    data = make_splits(
         (x, y),
         test=test,
         validation=validation,
@@ -100,9 +100,9 @@ def split_tasks(
 
 
 def split_stream(
-    name: str, data: Sides, settings: SplitSettings, seed: int, notes: tuple[str, ...] = ()
+    name: str, data: Splits, settings: SplitSettings, seed: int, notes: tuple[str, ...] = ()
 ) -> Stream:
-    """A split stream of a dataset whose sides are made."""
+    """A split stream of a dataset whose splits are made."""
     groups = _groups(data, settings)
     view = base_view(data, settings)
     shape = tuple(data.train.store.shape[1:])
@@ -115,7 +115,7 @@ def split_stream(
     names = [
         "/".join(data.class_names.get(class_, str(class_)) for class_ in group) for group in groups
     ]
-    task_plans = plans(names, groups, views, settings.scenario)
+    cuts = task_cuts(names, groups, views, settings.scenario)
     # The groups say all there is to say about the order, so that the record rebuilds the stream.
     resolved = {
         "groups": [list(group) for group in groups],
@@ -123,10 +123,10 @@ def split_stream(
         "order_seed": None,
         "tasks": len(groups),
     }
-    return finish(name, data, task_plans, settings, seed, resolved, notes)
+    return build_stream(name, data, cuts, settings, seed, resolved, notes)
 
 
-def _groups(data: Sides, settings: SplitSettings) -> Groups:
+def _groups(data: Splits, settings: SplitSettings) -> Groups:
     groups = settings.groups
     if groups is not None:
         check_known(tuple(class_ for group in groups for class_ in group), data)
@@ -141,7 +141,7 @@ def _groups(data: Sides, settings: SplitSettings) -> Groups:
     return groups[:count]
 
 
-def _consecutive(data: Sides, settings: SplitSettings) -> Groups:
+def _consecutive(data: Splits, settings: SplitSettings) -> Groups:
     classes = chosen_classes(data, settings)
     if settings.order_seed is not None:
         order = random_order(len(classes), Purpose.CLASSES, settings.order_seed)

@@ -1,6 +1,6 @@
 """Arrays for the builders from what people already have: datasets of torch, folders, Hugging Face.
 
-Each function returns `Brought`, whose first two parts are what a builder takes:
+Each function returns `LabelledData`, whose first two parts are what a builder takes:
 
     data = from_folder("flowers/", size=(32, 32))
     stream = split_tasks(data.x, data.y, class_names=data.class_names)
@@ -16,10 +16,10 @@ from torch import Tensor
 
 from evclplus.errors import DataError, FileError
 
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 
 
-class Brought(NamedTuple):
+class LabelledData(NamedTuple):
     """Inputs, integer labels and what the classes are called."""
 
     x: Tensor
@@ -27,8 +27,8 @@ class Brought(NamedTuple):
     class_names: Mapping[int, str]
 
 
-def from_dataset(dataset: Any) -> Brought:
-    """A map-style torch Dataset of `(input, label)`: tensors, arrays or PIL pictures.
+def from_dataset(dataset: Any) -> LabelledData:
+    """A map-style torch Dataset of `(input, label)`: tensors, arrays or PIL images.
 
     Give it without random augmentation: every example is read once and kept.
     """
@@ -48,41 +48,41 @@ def from_folder(
     *,
     size: tuple[int, int] | None = None,
     colour: Literal["grey", "rgb"] = "rgb",
-) -> Brought:
-    """A folder with one folder of pictures per class, as torchvision's ImageFolder expects it.
+) -> LabelledData:
+    """A folder with one folder of images per class, as torchvision's ImageFolder expects it.
 
-    `size` is (height, width); without it all pictures must be of one size.
+    `size` is (height, width); without it all images must be of one size.
     """
     from PIL import Image, UnidentifiedImageError
 
     root = Path(folder).expanduser()
     if not root.is_dir():
-        raise FileError(f"there is no folder {root}; give one with a folder of pictures per class")
+        raise FileError(f"there is no folder {root}; give one with a folder of images per class")
     names = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
     listed = [
         (path, label)
         for label, name in enumerate(names)
         for path in sorted((root / name).rglob("*"))
-        if path.suffix.lower() in PICTURES
+        if path.suffix.lower() in IMAGE_SUFFIXES
     ]
     if not listed:
-        raise FileError(f"{root} has no folder with pictures; expected one folder per class")
+        raise FileError(f"{root} has no folder with images; expected one folder per class")
 
-    def pictures() -> Iterable[tuple[Tensor, int]]:
+    def images() -> Iterable[tuple[Tensor, int]]:
         for path, label in listed:
             try:
-                with Image.open(path) as image:
-                    picture = image.convert("L" if colour == "grey" else "RGB")
+                with Image.open(path) as opened:
+                    image = opened.convert("L" if colour == "grey" else "RGB")
             except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-                raise FileError(f"{path} is not a readable picture: {error}") from None
+                raise FileError(f"{path} is not a readable image: {error}") from None
             if size is not None:
-                picture = picture.resize(size[::-1], Image.Resampling.BILINEAR)
-            yield _picture(picture), label
+                image = image.resize(size[::-1], Image.Resampling.BILINEAR)
+            yield _image_bytes(image), label
 
-    return _stacked(pictures(), len(listed), dict(enumerate(names)))
+    return _stacked(images(), len(listed), dict(enumerate(names)))
 
 
-def from_huggingface(dataset: Any, image: str = "image", label: str = "label") -> Brought:
+def from_huggingface(dataset: Any, image: str = "image", label: str = "label") -> LabelledData:
     """One split of a Hugging Face dataset with an image column and an integer label column."""
     columns: Sequence[str] | None = getattr(dataset, "column_names", None)
     if not isinstance(columns, list):
@@ -120,22 +120,22 @@ def _example(pair: Any, index: int) -> tuple[Tensor, int]:
     if isinstance(value, Tensor | np.ndarray):
         return torch.as_tensor(value), number
     if hasattr(value, "convert") and hasattr(value, "mode"):
-        return _picture(value if value.mode in ("L", "RGB") else value.convert("RGB")), number
+        return _image_bytes(value if value.mode in ("L", "RGB") else value.convert("RGB")), number
     raise DataError(
         f"example {index} is of type {type(value).__name__}; expected a tensor, an array or a"
-        " PIL picture"
+        " PIL image"
     )
 
 
-def _picture(image: Any) -> Tensor:
-    """A PIL picture as bytes (channels, height, width)."""
+def _image_bytes(image: Any) -> Tensor:
+    """A PIL image as bytes (channels, height, width)."""
     array = np.array(image, dtype=np.uint8)
     return torch.from_numpy(array[None] if array.ndim == 2 else array.transpose(2, 0, 1).copy())
 
 
 def _stacked(
     examples: Iterable[tuple[Tensor, int]], size: int, class_names: Mapping[int, str]
-) -> Brought:
+) -> LabelledData:
     """All examples in one tensor, allocated once."""
     inputs: Tensor | None = None
     labels = torch.empty(size, dtype=torch.int64)
@@ -150,7 +150,7 @@ def _stacked(
         inputs[index], labels[index] = value, label
     if inputs is None:
         raise DataError("the dataset is empty; give examples")
-    return Brought(inputs, labels, class_names)
+    return LabelledData(inputs, labels, class_names)
 
 
 def _form(value: Tensor) -> str:

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from evclplus.data.bring import from_dataset, from_folder, from_huggingface
+from evclplus.data.adapters import from_dataset, from_folder, from_huggingface
 from evclplus.errors import DataError, FileError
 from evclplus.streams.contact_sheet import contact_sheet
 from evclplus.streams.permuted import permuted_tasks
@@ -103,11 +103,11 @@ def test_pictures_can_be_made_one_size_and_grey(folder: Path) -> None:
 def test_folders_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="there is no folder"):
         from_folder(tmp_path / "missing")
-    with pytest.raises(FileError, match="no folder with pictures"):
+    with pytest.raises(FileError, match="no folder with images"):
         from_folder(tmp_path)
     (tmp_path / "ant").mkdir()
     (tmp_path / "ant" / "broken.png").write_bytes(b"no picture")
-    with pytest.raises(FileError, match=r"broken\.png is not a readable picture"):
+    with pytest.raises(FileError, match=r"broken\.png is not a readable image"):
         from_folder(tmp_path)
 
 
@@ -131,7 +131,7 @@ def test_a_hugging_face_dataset_in_two_lines() -> None:
 def test_what_is_not_from_hugging_face_is_refused() -> None:
     with pytest.raises(DataError, match="not one split of a Hugging Face dataset"):
         from_huggingface({"train": []})
-    with pytest.raises(DataError, match="are no pictures"):
+    with pytest.raises(DataError, match="are no images"):
         contact_sheet(
             split_tasks(np.zeros((20, 4)) + np.arange(20)[:, None], np.arange(20) % 2), "x"
         )
