@@ -12,7 +12,7 @@ test: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto -m "not slow"
 
 .venv/.run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

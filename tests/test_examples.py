@@ -4,18 +4,24 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
+def runs(path: Path) -> Any:
+    """The first example a person tries runs with every change, the others with the slow tests."""
+    return pytest.param(
+        path, id=path.stem, marks=[] if path.stem == "quickstart" else pytest.mark.slow
+    )
+
+
+@pytest.mark.parametrize("path", [runs(path) for path in EXAMPLES])
 def test_example(path: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=300
-    )
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout

@@ -1,5 +1,6 @@
 """The README's promises, run: its commands, its Python and its files."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -10,7 +11,6 @@ import pytest
 
 from evclplus.experiments.presets import load_preset
 from evclplus.experiments.reproduce import Selection
-from tests.experiments.test_cli import evclplus
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -24,12 +24,20 @@ def commands() -> list[str]:
     return [line for block in blocks("sh") for line in block.splitlines() if line]
 
 
+def run(*words: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Python with these words, one thread each: tests run side by side."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.slow
 def test_every_command_of_the_readme(tmp_path: Path) -> None:
     assert len(commands()) >= 4
     for line in commands():
         name, *words = shlex.split(line, comments=True)
         assert name == "evclplus"
-        done = evclplus(*words, folder=tmp_path)
+        done = run("-m", "evclplus", *words, folder=tmp_path)
         assert done.returncode == 0, f"{line}: {done.stderr}"
     assert (tmp_path / "results" / "report.html").exists()
 
@@ -50,15 +58,11 @@ def test_long_tables_of_the_readme_have_their_settings() -> None:
                 preset.experiment(benchmark, method, 0)
 
 
+@pytest.mark.slow
 def test_the_python_of_the_readme(tmp_path: Path) -> None:
+    assert blocks("python")
     for block in blocks("python"):
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", block],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        done = run("-W", "error", "-c", block, folder=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "average" in done.stdout
 

@@ -328,6 +328,7 @@ def start_fetching(server: Served) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-c", script, server.address], cwd=root)
 
 
+@pytest.mark.slow
 def test_killed_half_way_leaves_whole_files_or_nothing(server: Served, cache: Path) -> None:
     source = offer(server)
     for name in ("small-images.gz", "small-labels.gz"):
@@ -345,6 +346,7 @@ def test_killed_half_way_leaves_whole_files_or_nothing(server: Served, cache: Pa
     assert kept(cache) == CONTENTS
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(server: Served, cache: Path) -> None:
     offer(server)
     server.pause = {"small-images.gz": threading.Barrier(2, timeout=HANG).wait}
