@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import evclplus
 from evclplus.experiments.presets import load_preset
 from evclplus.experiments.reproduce import Selection
 
@@ -78,3 +79,8 @@ def test_every_make_target_exists(target: str) -> None:
         ["make", "--dry-run", target.split()[1]], cwd=ROOT, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"^version: (.*)$", citation, flags=re.MULTILINE) == [evclplus.__version__]
