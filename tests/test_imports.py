@@ -13,7 +13,7 @@ import evclplus
 ROOT = Path(evclplus.__file__).parent
 
 # Each part may import the parts below it in this list, and itself.
-ROOMS = [
+PARTS = [
     "__main__",
     "experiments",
     "learner",
@@ -40,20 +40,20 @@ ALLOWED = {"numpy", "pydantic", "safetensors", "torch"}
 NOT_THE_LIBRARY = {"evclplus.benchmarks", "evclplus.data", "evclplus.experiments"}
 
 
-def room_of(module: str) -> str:
+def part_of(module: str) -> str:
     return module.split(".")[1]
 
 
-def imported_rooms(path: Path) -> set[str]:
-    rooms = set()
+def imported_parts(path: Path) -> set[str]:
+    parts = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "evclplus":
-            rooms |= {alias.name for alias in node.names}
+            parts |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("evclplus."):
-            rooms.add(room_of(node.module or ""))
+            parts.add(part_of(node.module or ""))
         elif isinstance(node, ast.Import):
-            rooms |= {room_of(a.name) for a in node.names if a.name.startswith("evclplus.")}
-    return rooms
+            parts |= {part_of(a.name) for a in node.names if a.name.startswith("evclplus.")}
+    return parts
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def imported_rooms(path: Path) -> set[str]:
     sorted(str(p.relative_to(ROOT)) for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py"),
 )
 def test_a_part_imports_only_parts_below_it(name: str) -> None:
-    room = Path(name).parts[0].removesuffix(".py")
-    below = set(ROOMS[ROOMS.index(room) :])
-    assert imported_rooms(ROOT / name) <= below
+    part = Path(name).parts[0].removesuffix(".py")
+    below = set(PARTS[PARTS.index(part) :])
+    assert imported_parts(ROOT / name) <= below
 
 
 def test_methods_never_import_each_other() -> None:
