@@ -18,6 +18,8 @@ from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
 from evclplus.methods.joint import Joint
+from evclplus.methods.replay import ExperienceReplay
+from evclplus.methods.synaptic import SynapticIntelligence
 from evclplus.methods.vcl import VCL
 from evclplus.settings import Training
 from evclplus.streams.permuted import permuted_tasks
@@ -44,6 +46,7 @@ __all__ = [
     "Evaluation",
     "EvclplusError",
     "Examples",
+    "ExperienceReplay",
     "Experiment",
     "FineTune",
     "Joint",
@@ -53,6 +56,7 @@ __all__ = [
     "MultiHead",
     "Scores",
     "Stream",
+    "SynapticIntelligence",
     "Task",
     "Training",
     "Uncertainty",

@@ -2,12 +2,18 @@
 
 Writing learner.json is the last step and atomic, so a folder holds the old learner or the new
 one, never a mixture. Reading trusts nothing: both files may come from a stranger.
+
+What a method keeps is walked field by field: its tensors go into the state, all else into `kept`
+of learner.json, each with the name of its type. Only the types that the method itself names are
+ever made from it.
 """
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,14 +22,15 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from evclplus.core import tree
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import Layout, MeanField
 from evclplus.errors import FileError
 from evclplus.files import make_folder, write_atomically
-from evclplus.methods.base import Memory
 from evclplus.networks import Architecture
 
 HEADER = "learner.json"
+SCHEMA = 3
 
 
 class SavedLayout(BaseModel):
@@ -46,31 +53,24 @@ class SavedTask(BaseModel):
     outputs: int = Field(ge=1)
 
 
-class SavedExamples(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    head: int = Field(ge=0)
-    outputs: int = Field(ge=1)
-
-
 class Header(BaseModel):
     """The content of learner.json."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
-    schema_version: Literal[1, 2] = Field(2, alias="schema")
-    """2: variances are stored; in 1 their log-stds were."""
-    method: str
-    options: dict[str, Any]
+    schema_version: Literal[3] = Field(SCHEMA, alias="schema")
+    method: dict[str, Any] = Field(description="its kind and settings")
     training: dict[str, Any]
     seed: int
-    samples: int
+    samples: int = Field(ge=1, le=10**6)
+    likelihood: str = Field(description="classification, regression or own")
+    std: float = Field(1.0, gt=0, description="of regression")
     architecture: Architecture | None
     network: str
+    heads: list[int] = Field(description="outputs of each head, as tasks have asked for them")
     layout: SavedLayout
     learned: list[SavedTask]
-    tasks: int = Field(ge=0)
-    stored: list[SavedExamples]
+    kept: Any = Field(description="what the method keeps, but for its tensors")
     state: str = Field(pattern=r"^state-[0-9a-f]{16}\.safetensors$")
     sha256: str
 
@@ -84,6 +84,8 @@ class Header(BaseModel):
 
     def check_layout(self, found: Layout) -> None:
         """The network handed to load must have the saved parameters, name by name."""
+        if len(self.layout.names) != len(self.layout.shapes):
+            raise FileError("the saved layout is damaged: names and shapes differ in number")
         saved = dict(zip(self.layout.names, self.layout.shapes, strict=True))
         given = dict(zip(found.names, found.shapes, strict=True))
         for name in saved.keys() | given.keys():
@@ -95,84 +97,139 @@ class Header(BaseModel):
                 )
 
 
-def state_tensors(
-    q: MeanField, start: Tensor, memory: Memory, buffers: dict[str, Tensor]
-) -> dict[str, Tensor]:
-    """Everything that survives, by name."""
-    tensors = {
-        "q.mean": q.mean,
-        "q.variance": q.variance,
-        "start": start,
-        "prior.mean": memory.prior.mean,
-        "prior.variance": memory.prior.variance,
-    }
-    if memory.fisher is not None:
-        tensors["fisher"] = memory.fisher
-    for index, kept in enumerate(memory.stored):
-        tensors[f"stored.{index}.x"] = kept.inputs()
-        tensors[f"stored.{index}.y"] = kept.labels
-    for name, buffer in buffers.items():
-        tensors[f"buffer.{name}"] = buffer
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+# What a method keeps, as plain data and tensors.
 
 
-def state_of(
-    header: Header, tensors: dict[str, Tensor], device: torch.device
-) -> tuple[MeanField, Tensor, Memory, dict[str, Tensor]]:
-    """The inverse of `state_tensors`; stored examples stay where they are, as all data does."""
-    saved = header.layout
-    layout = Layout(saved.names, saved.shapes, saved.gaussian_names)
-    try:
-        for name in ("q.mean", "start", "prior.mean"):
-            if tensors[name].shape != (layout.total,):
-                raise FileError(f"the saved {name} does not fit the saved layout")
-        for name in ("q.variance", "prior.variance"):
-            if tensors[name].shape != (layout.gaussian_total,) or not (tensors[name] > 0).all():
-                raise FileError(f"the saved {name} does not fit the saved layout, or is not > 0")
-        stored = tuple(
-            Examples(tensors[f"stored.{i}.x"], tensors[f"stored.{i}.y"], kept.outputs, kept.head)
-            for i, kept in enumerate(header.stored)
-        )
-        q, prior = (
-            MeanField(
-                tensors[f"{name}.mean"].to(device), tensors[f"{name}.variance"].to(device), layout
+def as_plain(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """Plain data for JSON. Tensors go into `tensors` by their path, and stand here as it."""
+    if isinstance(value, Tensor):
+        tensors[path] = value
+        return {"tensor": path}
+    if isinstance(value, Layout):
+        return {"type": "Layout"}  # there is one, and it stands in the header
+    if isinstance(value, Examples) and value.rows is not None:
+        value = value.gathered()  # not the whole store
+    if isinstance(value, tuple) or is_dataclass(value):
+        parts = tree.parts(value)
+        named = {name: as_plain(part, f"{path}.{name}", tensors) for name, part in parts}
+        return {"type": type(value).__name__, "parts": named}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"a memory may not hold a {type(value).__name__} ({path})")
+
+
+class Reader:
+    """Makes a memory again from plain data and tensors, checking all of it."""
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        layout: Layout,
+        device: torch.device,
+        types: tuple[type, ...],
+    ) -> None:
+        self.tensors, self.layout, self.device = tensors, layout, device
+        self.types = {one.__name__: one for one in _with_inner(types)}
+
+    def value(self, plain: Any, path: str) -> Any:
+        if not isinstance(plain, dict):
+            if isinstance(plain, list):
+                raise FileError(f"the saved {path} is damaged")
+            return plain
+        if "tensor" in plain:
+            return self.tensor(str(plain["tensor"]))
+        kind, parts = plain.get("type"), plain.get("parts", {})
+        if kind == "Layout":
+            return self.layout
+        if not isinstance(parts, dict):
+            raise FileError(f"the saved {path} is damaged")
+        made = {name: self.value(part, f"{path}.{name}") for name, part in parts.items()}
+        if kind == "tuple":
+            return tuple(made.values())
+        if kind not in self.types:
+            raise FileError(f"the saved {path} is a {kind}, which its method does not keep")
+        return self._checked(self._made(self.types[kind], made, path), path)
+
+    def tensor(self, name: str) -> Tensor:
+        try:
+            return self.tensors[name].to(self.device)
+        except KeyError:
+            raise FileError(f"the saved state has no {name}; it is damaged") from None
+
+    def _made(self, kind: type, parts: dict[str, Any], path: str) -> Any:
+        try:
+            return kind(**parts)
+        except (TypeError, ValueError) as error:
+            raise FileError(f"the saved {path} is no {kind.__name__}: {error}") from None
+
+    def _checked(self, value: Any, path: str) -> Any:
+        if isinstance(value, MeanField):
+            self.check_weights(value, path)
+        elif isinstance(value, Examples):
+            _check_examples(value, path)
+        else:
+            for one in fields(value):
+                part = getattr(value, one.name)
+                if tree.is_per_weight(one) and part.shape != (self.layout.total,):
+                    raise FileError(f"the saved {path}.{one.name} does not fit the saved layout")
+        return value
+
+    def check_weights(self, q: MeanField, path: str) -> None:
+        sizes = ((q.mean, self.layout.total), (q.variance, self.layout.gaussian_total))
+        fit = all(part.shape == (size,) and part.isfinite().all() for part, size in sizes)
+        if not fit or not (q.variance > 0).all():
+            raise FileError(
+                f"the saved {path} does not fit the saved layout, is not finite or has a "
+                "variance that is not > 0"
             )
-            for name in ("q", "prior")
-        )
-        fisher = tensors["fisher"].to(device) if "fisher" in tensors else None
-        memory = Memory(prior, fisher, stored, header.tasks)
-    except KeyError as missing:
-        raise FileError(f"the saved state has no {missing.args[0]}; it is damaged") from None
-    prefix = "buffer."
-    buffers = {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
-    return q, tensors["start"], memory, buffers
+
+
+def _with_inner(types: Iterable[type]) -> Iterator[type]:
+    """These types and those that their fields are declared to hold."""
+    for one in types:
+        yield one
+        for hint in get_type_hints(one).values():
+            inner = (part for part in (hint, *get_args(hint)) if is_dataclass(part))
+            yield from _with_inner(part for part in inner if isinstance(part, type))
+
+
+def _check_examples(examples: Examples, path: str) -> None:
+    labels = examples.labels
+    whole = labels.dtype == torch.int64 and labels.numel() > 0
+    if whole and not 0 <= int(labels.min()) <= int(labels.max()) < examples.outputs:
+        raise FileError(f"the saved {path} has labels outside its {examples.outputs} outputs")
 
 
 def write(
     folder: Path, header: dict[str, Any], tensors: dict[str, Tensor], overwrite: bool
 ) -> Path:
     """Write a learner into `folder`."""
-    if (folder / HEADER).exists() and not overwrite:
+    exists = (folder / HEADER).exists()
+    if exists and not overwrite:
         raise FileError(f"{folder} holds a saved learner already; pass overwrite=True to replace")
     make_folder(folder)
-    state = save_tensors(tensors)
+    old = _old_state(folder) if exists else None
+    plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    state = save_tensors(plain)
     digest = hashlib.sha256(state).hexdigest()
     name = f"state-{digest[:16]}.safetensors"
     content = Header(**header, state=name, sha256=digest)
     write_atomically(folder / name, state)
     write_atomically(folder / HEADER, content.model_dump_json(by_alias=True, indent=1) + "\n")
-    for other in folder.glob("state-*.safetensors"):
-        if other.name != name:
-            other.unlink()
+    if old is not None and old != name:
+        (folder / old).unlink(missing_ok=True)
     return folder
 
 
-def read(folder: Path) -> tuple[Header, dict[str, Tensor]]:
-    """Read a learner that anyone may have written; nothing in it is ever executed."""
+def _old_state(folder: Path) -> str | None:
+    """The state that the learner to be replaced names: the only file that may go."""
+    try:
+        return read_header(folder).state
+    except FileError:
+        return None
+
+
+def read_header(folder: Path) -> Header:
     path = folder / HEADER
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -180,25 +237,25 @@ def read(folder: Path) -> tuple[Header, dict[str, Tensor]]:
         raise FileError(f"{folder} holds no saved learner: {HEADER} cannot be read") from None
     except (ValueError, RecursionError):
         raise FileError(f"{path} is not JSON; it is damaged or not a saved learner") from None
-    if not isinstance(content, dict) or content.get("schema") not in (1, 2):
-        raise FileError(f"{path} is not a learner saved by this version (schema 1 or 2)")
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise FileError(f"{path} is not a learner saved by this version (schema {SCHEMA})")
     try:
-        header = Header.model_validate(content)
+        return Header.model_validate(content)
     except (ValidationError, ValueError) as error:
         problem = error.errors()[0] if isinstance(error, ValidationError) else None
         reason = f"{problem['loc'][0]}: {problem['msg']}" if problem else str(error)
         raise FileError(f"{path} is not a valid learner: {reason}") from None
+
+
+def read(folder: Path) -> tuple[Header, dict[str, Tensor]]:
+    """Read a learner that anyone may have written; nothing in it is ever executed."""
+    header = read_header(folder)
     try:
         state = (folder / header.state).read_bytes()
         if hashlib.sha256(state).hexdigest() != header.sha256:
             raise FileError(f"{folder / header.state} is damaged: its checksum does not match")
-        tensors = load_tensors(state)
+        return header, load_tensors(state)
     except OSError as error:
         raise FileError(f"cannot read {folder / header.state}: {error.strerror}") from None
     except SafetensorError as error:
         raise FileError(f"{folder / header.state} is not a safetensors file: {error}") from None
-    if header.schema_version == 1:
-        for owner in ("q", "prior"):
-            if f"{owner}.log_std" in tensors:
-                tensors[f"{owner}.variance"] = (2 * tensors.pop(f"{owner}.log_std")).exp()
-    return header, tensors

@@ -1,6 +1,6 @@
 """The learner: the only object with state."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -10,28 +10,31 @@ import torch
 from torch import Tensor, nn
 
 from evclplus import checkpoint, networks
-from evclplus.callbacks import Progress
+from evclplus.callbacks import Callback
 from evclplus.checks import (
     as_input,
     check_finite,
     check_labels,
     usable_device,
 )
+from evclplus.core import tree
 from evclplus.core.examples import Examples, rows_at_once
 from evclplus.core.gaussian import MeanField
-from evclplus.core.heads import MultiHead, new_weights, shared_weights
-from evclplus.core.hold import Hold
+from evclplus.core.heads import MultiHead, new_weights
+from evclplus.core.likelihoods import Classification, Likelihood, OwnCriterion, Regression
 from evclplus.core.metrics import Scores, entropy, scores
 from evclplus.core.network import BayesianNetwork, Predicate
-from evclplus.errors import DataError, SettingsError, StateError
+from evclplus.errors import DataError, FileError, SettingsError, StateError
+from evclplus.methods import described, from_description
 from evclplus.methods import method as method_named
-from evclplus.methods.base import Fit, Lesson, Memory, Method
-from evclplus.seeding import generator, own_random_state
+from evclplus.methods.base import Lesson, Method
+from evclplus.seeding import derived_seed, generator
 from evclplus.settings import Training
 from evclplus.streams.task import Task
-from evclplus.train import fit
+from evclplus.train import Trainer
 
 Side = Literal["test", "validation", "train"]
+Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -76,9 +79,13 @@ class Uncertainty:
 class Learner:
     """Learns tasks one after another with one network and one method.
 
-    `network` is any nn.Module and is never changed; with several heads it is a `MultiHead`.
-    `point(name)` says which parameters stay point values. Further keywords are the settings of
-    `Training`: epochs, batch_size, learning_rate, schedule, clip_norm, compile, device, precision.
+    network     any nn.Module; it is never changed. A `MultiHead` gets a head for every task that
+                asks for one, when the task arrives
+    criterion   "classification", "regression" (or `Regression(std)`), or a function of (outputs, y)
+                that gives the mean loss of a batch
+    point       says which parameters, by name, stay point values
+
+    The other settings are those of `Training`.
     """
 
     def __init__(
@@ -88,103 +95,122 @@ class Learner:
         *,
         seed: int = 0,
         samples: int = 10,
+        criterion: Literal["classification", "regression"]
+        | Likelihood
+        | Criterion = "classification",
         point: Predicate = lambda name: False,
-        progress: Progress | None = None,
-        **training: Any,
+        callback: Callback | None = None,
+        epochs: int = Training.default("epochs"),
+        batch_size: int = Training.default("batch_size"),
+        learning_rate: float = Training.default("learning_rate"),
+        schedule: Literal["constant", "linear", "cosine"] = Training.default("schedule"),
+        clip_norm: float | None = None,
+        compile: Literal["auto", "on", "off"] = "auto",
+        device: str | None = None,
+        precision: Literal["full", "bf16"] = "full",
     ) -> None:
-        if samples < 1:
-            raise SettingsError(f"samples = {samples} is wrong: at least one is needed")
+        if not isinstance(samples, int) or samples < 1:
+            raise SettingsError(f"samples = {samples} is wrong: a whole number, at least 1")
         self.method = method_named(method) if isinstance(method, str) else method
-        self.training = Training(**training)
+        self.training = Training(
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            schedule=schedule,
+            clip_norm=clip_norm,
+            compile=compile,
+            device=device,
+            precision=precision,
+        )
         self.seed = seed
         self.samples = samples
-        self.progress = progress or Progress()
+        self.likelihood = _likelihood(criterion)
+        self.callback = callback or Callback()
         everything_is_point = self.method.is_point
         self.network = BayesianNetwork(
             network,
             lambda name: everything_is_point or point(name),
-            usable_device(self.training.device),
+            usable_device(device),
         )
-        self.architecture = getattr(network, "architecture", None)
         self.q = self.method.initial(self.network)
-        self.memory = Memory(prior=self.q)
+        self.memory = self.method.first_memory(self.q)
         self.learned: tuple[Learned, ...] = ()
-        self._recalled: dict[int, tuple[BayesianNetwork, MeanField]] = {}
+        self.forms: set[str] = set()
+        """Which forms of a training step were taken: compiled, plain, or why compiling failed."""
+        self._predictors: dict[int, tuple[BayesianNetwork, MeanField]] = {}
 
     # Learning
 
     def learn(self, task: Task) -> "Learner":
         """Learn one task. If anything goes wrong the learner stays as it was before."""
         self._check(task)
-        position = len(self.learned)
-        network = self.network.copy()
-        fit_task = self._fit(position, f"task {position + 1} ({task.name})")
-        data, memory = self.method.gather(
-            self.memory, task.train, generator(self.seed, position, "gather")
+        network, q, memory = self._with_head(task.train)
+        network = network.copy()
+        self._check_outputs(network, q, task)
+        trainer = self._trainer(f"task {len(self.learned) + 1} ({task.name})")
+        lesson = self._lesson(network, q, memory, task, trainer)
+        start = self.method.begin(lesson)
+        trained = trainer(
+            self.method, network, start.q, start.memory, start.sources, purpose="train"
         )
-        q = self.q
-        if data:
-            lesson = self._lesson(network, data, task, fit_task)
-            q, memory = self.method.prepare(q, memory, lesson)
-            hold = self.method.hold(memory, lesson)
-            q = fit_task(network, q, self.method, memory, data, purpose="train", hold=hold)
-            memory = self.method.consolidate(q, memory, lesson)
-        self.network, self.q, self.memory = network, q, memory
+        memory = self.method.end(lesson, start, trained)
+        self.network, self.q, self.memory = network, trained.q, memory
         self.learned = (*self.learned, Learned(task.name, task.head, task.outputs))
-        self._recalled = {}
+        self._predictors = {}
         return self
 
+    def _with_head(self, examples: Examples) -> tuple[BayesianNetwork, MeanField, Any]:
+        """The network, weights and memory with the head that these examples need."""
+        network, head, outputs = self.network, examples.head, examples.outputs
+        module = network.skeleton
+        if not isinstance(module, MultiHead) or head > len(module.heads):
+            return network, self.q, self.memory
+        if head < len(module.heads):
+            own = module.heads[head]
+            if not isinstance(own, nn.Linear) or own.out_features >= outputs:
+                return network, self.q, self.memory
+        x = examples.inputs(torch.arange(min(2, len(examples))))
+        seed = derived_seed(self.seed, "head", head, outputs)
+        larger = network.grown(head, outputs, network.features(x), seed)
+        start = self.method.initial(larger)
+        q = tree.grown(self.q, network.layout, start)
+        return larger, q, tree.grown(self.memory, network.layout, start)
+
     def _lesson(
-        self, network: BayesianNetwork, data: Sequence[Examples], task: Task, fit_task: Fit
+        self, network: BayesianNetwork, q: MeanField, memory: Any, task: Task, trainer: Trainer
     ) -> Lesson:
-        module, layout, device = network.skeleton, network.layout, network.device
-        seen = self.outputs_seen
+        seen, position = self.outputs_seen, len(self.learned)
+        module = network.skeleton
+        grows = isinstance(module, MultiHead) and isinstance(module.heads[task.head], nn.Linear)
+
+        def new() -> Tensor:
+            marks = new_weights(network.owner, network.layout, task.head, seen, task.outputs, grows)
+            return marks.to(network.device)
+
         return Lesson(
             network=network,
-            data=data,
-            new=lambda: new_weights(module, layout, task.head, seen, task.outputs).to(device),
-            shared=lambda: shared_weights(module, layout).to(device),
-            generator=generator(self.seed, len(self.learned), "consolidate"),
-            fit=fit_task,
+            q=q,
+            memory=memory,
+            task=task.train,
+            position=position,
             earlier=tuple(sorted(set(seen) - {task.head})),
+            new=new,
+            generator=lambda purpose: generator(self.seed, position, purpose),
+            fit=trainer,
+            likelihood=self.likelihood,
         )
 
-    def _fit(self, position: int, label: str) -> Fit:
+    def _trainer(self, label: str) -> Trainer:
         """The training loop with this learner's settings and its own random numbers."""
-
-        def fit_with_settings(
-            network: BayesianNetwork,
-            q: MeanField,
-            method: Method | None,
-            memory: Memory,
-            data: Sequence[Examples],
-            *,
-            purpose: str,
-            epochs: int | None = None,
-            at_mean: bool = False,
-            hold: Hold | None = None,
-        ) -> MeanField:
-            training = self.training
-            if epochs is not None:
-                training = training.model_copy(update={"epochs": epochs})
-            draws = generator(self.seed, position, purpose)
-            device = network.device
-            with own_random_state(self.seed, position, purpose, "module", device=device):
-                return fit(
-                    network,
-                    q,
-                    method,
-                    memory,
-                    data,
-                    training,
-                    draws,
-                    f"{label}, {purpose}",
-                    self.progress,
-                    at_mean,
-                    hold=hold,
-                )
-
-        return fit_with_settings
+        return Trainer(
+            self.training,
+            self.seed,
+            len(self.learned),
+            label,
+            self.callback,
+            self.likelihood,
+            forms=self.forms,
+        )
 
     @property
     def outputs_seen(self) -> dict[int, int]:
@@ -193,6 +219,10 @@ class Learner:
         for task in self.learned:
             seen[task.head] = max(seen.get(task.head, 0), task.outputs)
         return seen
+
+    @property
+    def classifies(self) -> bool:
+        return isinstance(self.likelihood, Classification)
 
     def _check(self, task: Task) -> None:
         """Refuse a task that cannot be learned before anything is changed."""
@@ -205,41 +235,52 @@ class Learner:
         if len(examples) == 0:
             raise DataError(f"task {task.name!r} has no training examples")
         check_finite(examples, task.name)
-        available = self._outputs_of(examples, task.name)
-        if examples.outputs > available:
+        self._check_head(examples, task.name)
+        if self.classifies:
+            for side, part in (("training", task.train), ("test", task.test)):
+                check_labels(part, f"{side} data of task {task.name!r}")
+
+    def _check_head(self, examples: Examples, name: str) -> None:
+        heads, head = self.network.heads, examples.head
+        if self.network.has_heads and head > heads:
+            raise DataError(
+                f"task {name!r} wants head {head} but the network has {heads}, and heads come one "
+                "after the other; learn the tasks in their order"
+            )
+        if not self.network.has_heads and head > 0:
+            raise DataError(
+                f"task {name!r} wants head {head} but the network has one; wrap it: "
+                "MultiHead(body), and every task gets a head"
+            )
+
+    def _check_outputs(self, network: BayesianNetwork, q: MeanField, task: Task) -> None:
+        """Ask the network how many outputs it gives for these inputs."""
+        examples = task.train
+        x = examples.inputs(torch.arange(min(2, len(examples))))
+        output = self._try(network, q, x, examples.head, f"the inputs of task {task.name!r}")
+        if examples.outputs > output.shape[1]:
             raise DataError(
                 f"task {task.name!r} uses {examples.outputs} outputs but head {examples.head} of "
-                f"the network has {available}; build the network with heads=stream.heads"
+                f"the network has {output.shape[1]}; give the network as many, or a MultiHead"
             )
-        for side, part in (("training", task.train), ("test", task.test)):
-            check_labels(part, f"{side} data of task {task.name!r}")
-
-    def _outputs_of(self, examples: Examples, name: str) -> int:
-        """How many outputs the network gives for these inputs, found by asking it."""
-        module = self.network.skeleton
-        heads = len(module.heads) if isinstance(module, MultiHead) else 1
-        if not 0 <= examples.head < heads:
-            raise DataError(
-                f"task {name!r} wants head {examples.head} but the network has {heads}; wrap it: "
-                "MultiHead(body, heads=[...]) with one head per task"
-            )
-        x = examples.inputs(torch.arange(min(2, len(examples))))
-        return self._try(x, examples.head, f"the inputs of task {name!r}").shape[1]
 
     @torch.no_grad()
-    def _try(self, x: Tensor, head: int, what: str) -> Tensor:
+    def _try(
+        self, network: BayesianNetwork, q: MeanField, x: Tensor, head: int, what: str
+    ) -> Tensor:
         """The mean network's output, or a clear line on why there is none."""
         try:
-            output = self.network(self.q, x.to(self.network.device), head)
+            output = network(q, x.to(network.device), head)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             raise DataError(
                 f"the network cannot take {what}, {x.dtype} of shape {tuple(x.shape[1:])}: {reason}"
             ) from None
-        if output.ndim != 2 or len(output) != len(x):
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(x):
             raise DataError(
-                f"the network's output for {len(x)} inputs has shape {tuple(output.shape)}; "
-                "expected (inputs, classes)"
+                f"the network's output for {len(x)} inputs has shape {shape}; "
+                "expected (inputs, outputs)"
             )
         return output
 
@@ -256,8 +297,14 @@ class Learner:
         return self._predict_checked(x, task, samples)[0]
 
     def predict(self, x: Any, task: Task | int | None = None, samples: int | None = None) -> Tensor:
-        """The most probable class of each input."""
-        return self.predict_proba(x, task, samples).argmax(1)
+        """The most probable class of each input; without classes, the mean output."""
+        if self.classifies:
+            return self.predict_proba(x, task, samples).argmax(1)
+        head, values = self._asked(x, task)
+        outputs = self.outputs_seen[head]
+        return torch.cat(
+            [logits.mean(0)[:, :outputs] for logits in self._outputs(values, head, samples)]
+        )
 
     def uncertainty(
         self, x: Any, task: Task | int | None = None, samples: int | None = None
@@ -280,10 +327,13 @@ class Learner:
 
     def score(self, examples: Examples, name: str) -> Scores:
         """Scores on any examples, also those of a task that is not learned yet."""
+        self._check_classifies("scores")
         if len(examples) == 0:
             raise DataError(f"task {name!r} has no examples to be tested on")
         outputs = max(self.outputs_seen.get(examples.head, 0), examples.outputs)
-        probabilities, _ = self._predict(examples.inputs(), examples.head, outputs, None)
+        known = examples.head in self.outputs_seen and outputs <= self._width(examples.head)
+        by = None if known else self._with_head(examples)[:2]
+        probabilities, _ = self._predict(examples.inputs(), examples.head, outputs, None, by)
         return scores(probabilities, examples.labels)
 
     def _head(self, task: Task | int | None) -> int:
@@ -308,68 +358,110 @@ class Learner:
             )
         return self.learned[task].head
 
+    def _asked(self, x: Any, task: Task | int | None) -> tuple[int, Tensor]:
+        head = self._head(task)
+        values = as_input(x, self.q.mean.dtype)
+        self._try(self.network, self.q, values[:1], head, "x")
+        return head, values
+
+    def _check_classifies(self, what: str) -> None:
+        if not self.classifies:
+            raise StateError(
+                f"{what} are for classes, and this learner was given another criterion; predict(x) "
+                "gives its mean outputs"
+            )
+
+    def _width(self, head: int) -> int:
+        """How many outputs a head has, as far as that can be seen without asking it."""
+        module = self.network.skeleton
+        own = module.heads[head] if isinstance(module, MultiHead) else None
+        return own.out_features if isinstance(own, nn.Linear) else self.outputs_seen[head]
+
     def _predict_checked(
         self, x: Any, task: Task | int | None, samples: int | None
     ) -> tuple[Tensor, Tensor]:
-        head = self._head(task)
-        values = as_input(x, self.q.mean.dtype)
-        self._try(values[:1], head, "x")
+        self._check_classifies("probabilities")
+        head, values = self._asked(x, task)
         return self._predict(values, head, self.outputs_seen[head], samples)
 
-    @torch.no_grad()
     def _predict(
-        self, x: Tensor, head: int, outputs: int, samples: int | None
+        self,
+        x: Tensor,
+        head: int,
+        outputs: int,
+        samples: int | None,
+        by: tuple[BayesianNetwork, MeanField] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The mean over samples of the class probabilities and of their entropy."""
-        samples = self.samples if samples is None else samples
-        if samples < 1:
-            raise SettingsError(f"samples = {samples} is wrong: at least one is needed")
-        network, q = self._predictor(head)
-        draws = None
-        if self.method.averages_samples:
-            purpose = (len(self.learned), "predict", head)
-            draws = generator(self.seed, *purpose, device=network.device)
         probabilities, entropies = [], []
+        for logits in self._outputs(x, head, samples, by):
+            outcomes = logits[:, :, :outputs].softmax(2)
+            probabilities.append(outcomes.mean(0))
+            entropies.append(entropy(outcomes).mean(0))
+        return torch.cat(probabilities), torch.cat(entropies)
+
+    @torch.no_grad()
+    def _outputs(
+        self,
+        x: Tensor,
+        head: int,
+        samples: int | None,
+        by: tuple[BayesianNetwork, MeanField] | None = None,
+    ) -> list[Tensor]:
+        """Outputs under each sample, (samples, inputs, outputs), for some of the inputs at a time;
+        `by` the network that answers for the head, or by another one."""
+        samples = self.samples if samples is None else samples
+        if not isinstance(samples, int) or samples < 1:
+            raise SettingsError(f"samples = {samples} is wrong: a whole number, at least 1")
+        network, q = by or self._predictor(head)
+        draws = generator(self.seed, len(self.learned), "predict", head)
+        found = []
         for rows in x.split(rows_at_once(x)):
             part = rows.to(network.device)
-            if draws is None:
-                logits = network(q, part, head)[None]
-            else:
+            if self.method.averages_samples:
                 logits = torch.stack(list(network.samples(q, part, head, draws, samples)))
-            outcomes = logits[:, :, :outputs].softmax(2)
-            probabilities.append(outcomes.mean(0).to(x.device))
-            entropies.append(entropy(outcomes).mean(0).to(x.device))
-        return torch.cat(probabilities), torch.cat(entropies)
+            else:
+                logits = network(q, part, head)[None]
+            found.append(logits.to(x.device))
+        return found
 
     def _predictor(self, head: int) -> tuple[BayesianNetwork, MeanField]:
         """What predicts for a head now; some methods train for it, so it is kept."""
-        if head not in self._recalled:
-            position = len(self.learned)
+        if head not in self._predictors:
+            trainer = self._trainer(f"head {head}")
             with torch.enable_grad():
-                self._recalled[head] = self.method.recall(
-                    self.network, self.q, self.memory, head, self._fit(position, f"head {head}")
+                self._predictors[head] = self.method.predictor(
+                    self.network, self.q, self.memory, head, trainer
                 )
-        return self._recalled[head]
+        return self._predictors[head]
 
     # Saving
 
     def save(self, path: str | Path, overwrite: bool = False) -> Path:
         """Write the whole state into a folder, as safetensors and JSON."""
+        module = self.network.skeleton
+        tensors = {
+            "q.mean": self.q.mean,
+            "q.variance": self.q.variance,
+            "start": self.network.initial(variance=1.0).mean,
+            **{f"buffer.{name}": buffer for name, buffer in self.network.buffers.items()},
+        }
+        kept = checkpoint.as_plain(self.memory, "memory", tensors)
+        architecture = getattr(module, "architecture", None)
+        is_ready = isinstance(module, networks.ReadyNetwork)
         header = {
-            "method": self.method.title,
-            "options": self.method.options(),
+            "method": described(self.method),
             "training": self.training.model_dump(mode="json"),
             "seed": self.seed,
             "samples": self.samples,
-            "architecture": self.architecture and self.architecture.model_dump(mode="json"),
-            "network": type(self.network.skeleton).__name__,
+            **_saved_likelihood(self.likelihood),
+            "architecture": architecture.model_dump(mode="json") if is_ready else None,
+            "network": type(module).__name__,
+            "heads": [self.outputs_seen.get(head, 0) for head in range(self.network.heads)],
             "layout": asdict(self.network.layout),
             "learned": [asdict(task) for task in self.learned],
-            "tasks": self.memory.tasks,
-            "stored": [{"head": kept.head, "outputs": kept.outputs} for kept in self.memory.stored],
+            "kept": kept,
         }
-        start = self.network.initial(variance=1.0).mean
-        tensors = checkpoint.state_tensors(self.q, start, self.memory, self.network.buffers)
         return checkpoint.write(Path(path), header, tensors, overwrite)
 
     @classmethod
@@ -378,30 +470,97 @@ class Learner:
         path: str | Path,
         network: nn.Module | None = None,
         method: Method | None = None,
-        progress: Progress | None = None,
+        criterion: Criterion | None = None,
+        callback: Callback | None = None,
         device: str | None = None,
     ) -> "Learner":
         """Read a saved learner; it goes on as if it had never stopped.
 
-        A network or a method of your own is not in the file: pass it again. `device` is for a
-        machine that has other devices than the one it was saved on.
+        A network, a method or a criterion of your own is not in the file: pass it again, the
+        network as it was before the first task. `device` is for a machine that has other devices
+        than the one it was saved on.
         """
         header, tensors = checkpoint.read(Path(path))
         if network is None:
             network = networks.build(header.own_architecture(), seed=0)
+        settings = Training(**{**header.training, **({} if device is None else {"device": device})})
         learner = cls(
             network,
-            method or method_named(header.method, **header.options),
+            method or from_description(header.method),
             seed=header.seed,
             samples=header.samples,
+            criterion=_loaded_likelihood(header, criterion),
             point=lambda name: name in header.layout.point_names,
-            progress=progress,
-            **{**header.training, **({} if device is None else {"device": device})},
+            callback=callback,
+            **settings.model_dump(),
         )
+        learner._grow_to(header)
         header.check_layout(learner.network.layout)
-        learner.q, start, learner.memory, buffers = checkpoint.state_of(
-            header, tensors, learner.network.device
-        )
-        learner.network.restore(start, buffers)
+        layout, where = learner.network.layout, learner.network.device
+        reader = checkpoint.Reader(tensors, layout, where, learner.method.memory_types)
+        learner.q = MeanField(reader.tensor("q.mean"), reader.tensor("q.variance"), layout)
+        start = MeanField(reader.tensor("start"), learner.q.variance, layout)
+        for q, name in ((learner.q, "q"), (start, "start")):
+            reader.check_weights(q, name)
+        learner.memory = reader.value(header.kept, "memory")
+        buffers = {
+            name.removeprefix("buffer."): tensor
+            for name, tensor in tensors.items()
+            if name.startswith("buffer.")
+        }
+        if buffers.keys() != learner.network.buffers.keys():
+            odd = sorted(buffers.keys() ^ learner.network.buffers.keys())[0]
+            raise FileError(f"the network does not match the saved learner: buffer {odd}")
+        learner.network.restore(start.mean, buffers)
         learner.learned = tuple(Learned(**task.model_dump()) for task in header.learned)
         return learner
+
+    def _grow_to(self, header: checkpoint.Header) -> None:
+        """Give the network the heads that were added before it was saved. Their weights are in the
+        file; their sizes are those of the saved layout."""
+        module = self.network.skeleton
+        if not isinstance(module, MultiHead):
+            return
+        shapes = dict(zip(header.layout.names, header.layout.shapes, strict=False))
+        for head in range(len(header.heads)):
+            shape = shapes.get(f"heads.{head}.weight")
+            if shape is None or len(shape) != 2:
+                continue
+            missing = head == self.network.heads
+            own = None if missing else self.network.skeleton.heads[head]  # type: ignore[index, union-attr]
+            if missing or (isinstance(own, nn.Linear) and own.out_features < shape[0]):
+                self.network = self.network.grown(head, *shape, seed=0)
+
+
+def _likelihood(criterion: Any) -> Likelihood:
+    if criterion == "classification":
+        return Classification()
+    if criterion == "regression":
+        return Regression()
+    if isinstance(criterion, Classification | Regression | OwnCriterion):
+        return criterion
+    if callable(criterion):
+        return OwnCriterion(criterion)
+    raise SettingsError(
+        f"criterion = {criterion!r} is wrong: expected 'classification', 'regression' or a "
+        "function of (outputs, y)"
+    )
+
+
+def _saved_likelihood(likelihood: Likelihood) -> dict[str, Any]:
+    if isinstance(likelihood, Regression):
+        return {"likelihood": "regression", "std": likelihood.std}
+    return {"likelihood": "classification" if isinstance(likelihood, Classification) else "own"}
+
+
+def _loaded_likelihood(header: checkpoint.Header, criterion: Criterion | None) -> Any:
+    if header.likelihood == "regression":
+        return Regression(header.std)
+    if header.likelihood == "classification":
+        return Classification()
+    if criterion is None:
+        raise FileError(
+            "this learner has a criterion of its own; pass it again: Learner.load(path, "
+            "criterion=...)"
+        )
+    return criterion

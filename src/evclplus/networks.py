@@ -20,7 +20,7 @@ class Architecture(Settings):
     kind: Literal["mlp", "convnet"]
     input_shape: tuple[int, ...] = Field(min_length=1)
     hidden: tuple[int, ...] = Field(description="widths, or channels for a convnet")
-    heads: tuple[int, ...] = Field(min_length=1, description="outputs of each head")
+    heads: tuple[int, ...] = Field((), description="outputs of each head; more come with tasks")
 
 
 class ReadyNetwork(MultiHead):
@@ -30,11 +30,18 @@ class ReadyNetwork(MultiHead):
         super().__init__(body, [nn.Linear(features, width) for width in architecture.heads])
         self.architecture = architecture
 
+    def grow(self, head: int, outputs: int, features: int) -> None:
+        super().grow(head, outputs, features)
+        widths = list(self.architecture.heads)
+        widths[head : head + 1] = [outputs]
+        self.architecture = self.architecture.model_copy(update={"heads": tuple(widths)})
+
 
 def mlp(
-    inputs: int, hidden: Sequence[int], heads: Sequence[int] = (10,), seed: int = 0
+    inputs: int, hidden: Sequence[int], heads: Sequence[int] = (), seed: int = 0
 ) -> ReadyNetwork:
-    """ReLU layers of the given widths, then one linear head for each entry of `heads`."""
+    """ReLU layers of the given widths, then linear heads. A learner adds heads as tasks arrive;
+    `heads` has the outputs of those that are there from the beginning."""
     return build(
         Architecture(kind="mlp", input_shape=(inputs,), hidden=tuple(hidden), heads=tuple(heads)),
         seed,
@@ -44,12 +51,11 @@ def mlp(
 def convnet(
     input_shape: Sequence[int],
     channels: Sequence[int] = (32, 64),
-    heads: Sequence[int] = (10,),
+    heads: Sequence[int] = (),
     seed: int = 0,
 ) -> ReadyNetwork:
-    """For each entry of `channels` a 3x3 convolution, ReLU and 2x2 max-pooling, then the heads.
-
-    `input_shape` is (channels, height, width).
+    """For each entry of `channels` a 3x3 convolution, ReLU and 2x2 max-pooling, then the heads,
+    as for `mlp`. `input_shape` is (channels, height, width).
     """
     return build(
         Architecture(

@@ -43,6 +43,11 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise SettingsError(_one_line(type(self), error)) from None
 
+    @classmethod
+    def default(cls, name: str) -> Any:
+        """The default of a setting."""
+        return cls.model_fields[name].default
+
 
 class Training(Settings):
     """How one task is trained."""
@@ -58,8 +63,7 @@ class Training(Settings):
     )
     compile: Literal["auto", "on", "off"] = Field(
         "auto",
-        description="torch.compile for a training step; auto: the parts for which a task is long "
-        "enough. The compiled step draws other random numbers",
+        description="torch.compile for a training step; auto: where a task is long enough",
     )
     device: str | None = Field(
         None, description="cpu, cuda, cuda:1, mps, ...; none: where the network's weights are"

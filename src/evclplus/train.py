@@ -1,26 +1,44 @@
 """The one visible training loop."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from math import cos, pi
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from evclplus.callbacks import Progress
-from evclplus.core.batches import Batch, Criterion, batches_per_epoch, minibatches
-from evclplus.core.examples import Examples
+from evclplus.callbacks import Callback
+from evclplus.core.batches import Source, batches_per_epoch, steps_of_epoch
+from evclplus.core.compiled import (
+    CompiledLikelihood,
+    CompiledUpdate,
+    Graphs,
+    can_be_compiled,
+    shared_graphs,
+)
+from evclplus.core.engine import (
+    SMALL_RATE,
+    LikelihoodFunction,
+    Problem,
+    State,
+    StepGradient,
+    Terms,
+    UpdateFunction,
+    likelihood_gradient,
+    step_rate,
+    update,
+)
 from evclplus.core.gaussian import MeanField
-from evclplus.core.hold import Hold
+from evclplus.core.likelihoods import Classification, Likelihood
 from evclplus.core.network import BayesianNetwork
-from evclplus.core.step import LikelihoodGradient, Update, Vectors, step_rates
-from evclplus.core.traced import TracedLikelihood, can_be_traced
-from evclplus.core.traced_update import TracedUpdate
+from evclplus.core.noise import new_seeds
 from evclplus.errors import TrainingError
-from evclplus.methods.base import Memory, Method
+from evclplus.methods.base import Method, Trained
+from evclplus.seeding import generator, own_random_state
 from evclplus.settings import Training
 
 logger = logging.getLogger("evclplus")
@@ -28,74 +46,126 @@ logger = logging.getLogger("evclplus")
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
-WORK_THAT_EARNS_COMPILING = 1e8
-"""A task's steps times weights above which compiling the update pays for itself within a few
-tasks. A count, not a measurement: the same settings must always take the same path."""
+WORK_THAT_EARNS_COMPILING = 5e7
+"""Steps times weights of a task above which compiling pays for itself within a few tasks. A count,
+not a measurement: the same settings must always take the same path."""
 
-STEPS_THAT_EARN_TRACING = 3000
-"""The same for compiling the likelihood's gradient: it saves a step about a millisecond."""
-
-
-def fit(
-    network: BayesianNetwork,
-    q: MeanField,
-    method: Method | None,
-    memory: Memory,
-    data: Sequence[Examples],
-    training: Training,
-    generator: torch.Generator,
-    label: str,
-    progress: Progress,
-    at_mean: bool = False,
-    criterion: Criterion = F.cross_entropy,
-    hold: Hold | None = None,
-) -> MeanField:
-    """Minimise nll (+ function, with `hold`) + the method's regulariser, if there is a method, over
-    the data, starting from q, which is left as it is."""
-    if len(data) == 1:  # joint training keeps to the shared pixels: it would copy every task
-        data = [data[0].gathered()]
-    data = [examples.on(q.mean.device) for examples in data]
-    at_mean = at_mean or len(q.variance) == 0  # point values have no spread to learn
-    examples = q.mean.new_tensor(float(sum(map(len, data))))
-    # Before there are vectors, because computing terms takes room for a few more.
-    if method is not None and not method.regulariser(q, memory, examples):
-        method = None  # nothing to add, so nothing to differentiate
-    elif method is not None:
-        method = method.in_tensors(q.mean)
-    vectors = Vectors(q, low_precision=training.precision == "bf16")
-    update = Update(vectors, method, memory, examples, training.clip_norm, at_mean)
-    steps = training.epochs * batches_per_epoch(data, training.batch_size)
-    rates = step_rates([learning_rate(training, step / steps) for step in range(steps)], q.mean)
-    compiler = Compiler()
-    move = compiler.update(training, steps * len(q.mean), update)
-    likelihood = compiler.likelihood(training, steps, network, vectors, at_mean, hold)
-    step = 0
-    progress.start(label, steps)
-    for epoch in range(1, training.epochs + 1):
-        total = torch.zeros_like(examples)
-        for batch in minibatches(network, data, training.batch_size, generator, criterion, hold):
-            found = likelihood(batch)
-            for term in found.values():
-                total += term
-            move(rates[step])
-            step += 1
-            progress.advance(step, partial(_terms, found, update))
-        # Looking at a number waits for the device, so this is done once per epoch.
-        if not _all_finite(total, vectors):
-            terms = _terms(found, update)
-            raise TrainingError(_what_is_not_finite(terms, label, epoch, training.epochs))
-    progress.finish()
-    return vectors.posterior()
+STEPS_AT_MEAN_THAT_EARN_IT = 3000
+"""Steps of a task without noise, which are quick uncompiled as well."""
 
 
-def _terms(found: dict[str, Tensor], update: Update) -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class Trainer:
+    """Trains with a learner's settings; every random number follows from seed, task and purpose.
+
+    `forms` notes which form of a step was taken: compiled, plain, or why compiling failed.
+    """
+
+    training: Training
+    seed: int
+    position: int
+    label: str
+    callback: Callback
+    likelihood: Likelihood = field(default_factory=Classification)
+    graphs: Graphs = field(default_factory=shared_graphs)
+    forms: set[str] = field(default_factory=set)
+
+    def __call__(
+        self,
+        method: Method,
+        network: BayesianNetwork,
+        q: MeanField,
+        memory: Any,
+        sources: tuple[Source, ...],
+        *,
+        purpose: str,
+        epochs: int | None = None,
+        at_mean: bool = False,
+    ) -> Trained:
+        """Minimise the method's loss over the sources, starting from q, which is left as it is."""
+        sources = tuple(source.ready(q.mean.device) for source in sources)
+        if not sources or len(sources[0]) == 0:
+            return Trained(q)
+        training, label = self.training, f"{self.label}, {purpose}"
+        problem = Problem(
+            network,
+            method,
+            memory,
+            examples=q.mean.new_tensor(float(len(sources[0]))),
+            at_mean=at_mean or len(q.variance) == 0,  # point values have no spread to learn
+            clip_norm=training.clip_norm,
+            low_precision=training.precision == "bf16",
+            small_steps=training.learning_rate <= SMALL_RATE,
+        )
+        state = State(q, method.trace(q))
+        epochs = epochs or training.epochs
+        each = batches_per_epoch(sources[0], training.batch_size)
+        gradient, move = self._forms(problem, state, epochs * each)
+        step = 0
+        self.callback.start(label, epochs * each)
+        with self._numbers(network, purpose):
+            for epoch in range(1, epochs + 1):
+                draws = generator(self.seed, self.position, purpose, epoch)
+                total = torch.zeros_like(problem.examples)
+                for batches in steps_of_epoch(sources, training.batch_size, draws, self.likelihood):
+                    found = gradient(batches, new_seeds(draws, len(batches)))
+                    for term in found.values():
+                        total += term
+                    rate = learning_rate(training, step / (epochs * each))
+                    step += 1
+                    rates = q.mean.new_tensor(step_rate(rate, step))
+                    move(problem, state.vectors, rates, q.layout)
+                    self.callback.advance(step, partial(_terms, found, problem, state))
+                # Looking at a number waits for the device, so this is done once per epoch.
+                if not _all_finite(total, state):
+                    terms = _terms(found, problem, state)
+                    raise TrainingError(_what_is_not_finite(terms, label, epoch, epochs))
+        self.callback.finish()
+        return Trained(state.posterior(), state.vectors.running)
+
+    @contextmanager
+    def _numbers(self, network: BayesianNetwork, purpose: str) -> Iterator[None]:
+        """All that decides a number beside the settings, whoever calls: modules that draw numbers
+        of their own draw from the seed, and numbers too small to matter are zero (a fitted
+        network's gradients are full of them, and a step takes up to a quarter longer)."""
+        purposes = (self.position, purpose, "module")
+        with own_random_state(self.seed, *purposes, device=network.device), flushed_denormals():
+            yield
+
+    def _forms(
+        self, problem: Problem, state: State, steps: int
+    ) -> tuple[StepGradient, UpdateFunction]:
+        likelihood: LikelihoodFunction = likelihood_gradient
+        move: UpdateFunction = update
+        if self._compiles(problem, state, steps):
+            fallback = Fallback(self.forms)
+            likelihood = fallback(CompiledLikelihood(problem, self.graphs), likelihood_gradient)
+            move = fallback(CompiledUpdate(problem, self.graphs), update)
+            self.forms.add("compiled")
+        else:
+            self.forms.add("plain")
+        return StepGradient(problem, state, likelihood), move
+
+    def _compiles(self, problem: Problem, state: State, steps: int) -> bool:
+        if self.training.compile == "off" or not can_be_compiled(problem.network):
+            return False
+        work = steps * len(state.vectors.mean)
+        enough = work >= WORK_THAT_EARNS_COMPILING and (
+            not problem.at_mean or steps >= STEPS_AT_MEAN_THAT_EARN_IT
+        )
+        return enough or self.training.compile == "on"
+
+
+def _terms(found: Terms, problem: Problem, state: State) -> Terms:
     """The named parts of the loss after a step."""
-    return found | update.terms(update.vectors.mean, update.vectors.variance)
+    with torch.no_grad():
+        q = state.posterior()
+        return found | problem.objective.regulariser(q, problem.memory, problem.examples)
 
 
-def _all_finite(total: Tensor, vectors: Vectors) -> bool:
+def _all_finite(total: Tensor, state: State) -> bool:
     """From the least and the largest numbers, which take no room; both are nan if one is."""
-    parts = [part for part in (total, vectors.mean, vectors.variance) if part.numel()]
+    parts = [part for part in (total, state.vectors.mean, state.vectors.variance) if part.numel()]
     return bool(torch.stack([edge for part in parts for edge in part.aminmax()]).isfinite().all())
 
 
@@ -109,36 +179,25 @@ def learning_rate(training: Training, done: float) -> float:
     return training.learning_rate * factors[training.schedule]
 
 
-class Compiler:
-    """Compiles what a task's training calls again and again, if that is asked for or earns its
-    time back. Where a compilation fails, everything goes on uncompiled and one line says so."""
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Denormal numbers count as zero here, and as before afterwards."""
+    smallest = torch.tensor([1e-39])
+    before = bool((smallest * 1 == 0).all())
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
-    def __init__(self) -> None:
-        self.works = True
 
-    def update(self, training: Training, work: float, update: Update) -> Callable[[Tensor], None]:
-        if not _wanted(training, work >= WORK_THAT_EARNS_COMPILING):
-            return update
-        return self._while_it_works(TracedUpdate(update), update)
+class Fallback:
+    """Where a compilation fails, everything goes on uncompiled and one line says so."""
 
-    def likelihood(
-        self,
-        training: Training,
-        steps: int,
-        network: BayesianNetwork,
-        vectors: Vectors,
-        at_mean: bool,
-        hold: Hold | None,
-    ) -> Callable[[Batch], dict[str, Tensor]]:
-        general = LikelihoodGradient(network, vectors, at_mean)
-        # Each task holds one head more, and so has a graph that no other task can use.
-        earns_its_time = hold is None and steps >= STEPS_THAT_EARN_TRACING
-        asked = network.device.type == "cpu" and _wanted(training, earns_its_time)
-        if not (asked and can_be_traced(network)):
-            return general
-        return self._while_it_works(TracedLikelihood(network, vectors, at_mean), general)
+    def __init__(self, forms: set[str]) -> None:
+        self.works, self.forms = True, forms
 
-    def _while_it_works(
+    def __call__(
         self, compiled: Callable[P, Result], plain: Callable[P, Result]
     ) -> Callable[P, Result]:
         def call(*arguments: P.args, **options: P.kwargs) -> Result:
@@ -149,13 +208,11 @@ class Compiler:
                     self.works = False
                     reason = _in_one_line(error)
                     logger.warning("training goes on without compiling: %s", reason)
+                    self.forms.discard("compiled")
+                    self.forms.add(f"plain, because compiling failed: {reason}")
             return plain(*arguments, **options)
 
         return call
-
-
-def _wanted(training: Training, earns_its_time: bool) -> bool:
-    return training.compile == "on" or (training.compile == "auto" and earns_its_time)
 
 
 def _in_one_line(error: Exception) -> str:
@@ -164,7 +221,7 @@ def _in_one_line(error: Exception) -> str:
     return next((line for line in lines if not line.endswith(":")), type(error).__name__)
 
 
-def _what_is_not_finite(terms: dict[str, Tensor], label: str, epoch: int, epochs: int) -> str:
+def _what_is_not_finite(terms: Terms, label: str, epoch: int, epochs: int) -> str:
     values = ", ".join(f"{name} {value.item():g}" for name, value in terms.items())
     return (
         f"{label}, epoch {epoch} of {epochs}: a number is not finite ({values}); the learner "

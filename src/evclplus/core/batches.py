@@ -1,111 +1,115 @@
 """Minibatches drawn straight from tensors: one gather per batch, no work per example."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from evclplus.core.examples import Examples, View
-from evclplus.core.gaussian import MeanField
-from evclplus.core.hold import Hold
-from evclplus.core.network import BayesianNetwork
-from evclplus.core.noise import Random
+from evclplus.core.likelihoods import Classification, Likelihood
 
 VECTOR = 16
 """Numbers that a processor computes with at once."""
 
-Criterion = Callable[[Tensor, Tensor], Tensor]
 Part = tuple[Examples, Tensor]
 """Some of the examples, by their positions."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples and labels for one head, from training data of `total` examples, and the network
-    and random generator that turn weights into a likelihood.
+    """Examples and labels for one head.
 
-    `x` is as stored, bytes for pictures; a compiled graph makes `inputs` of it on its way.
+    `x` is as stored, bytes for pictures; a compiled graph makes `inputs` of it on its way. `share`
+    is the part of its step that it is: a step may have batches of several heads and sources.
     """
 
-    network: BayesianNetwork
-    generator: Random
     x: Tensor
     y: Tensor
     head: int
     outputs: int
-    total: int
-    criterion: Criterion = F.cross_entropy
-    """The mean negative log-likelihood, from (network output, labels)."""
-    hold: Hold | None = None
-    """Keeps earlier heads at their answers, see core/hold.py."""
     view: View = field(default_factory=View)
-    """How `x` becomes what the network reads; nothing is left to reorder."""
+    answers: Tensor | None = None
+    share: float = 1.0
+    likelihood: Likelihood = field(default_factory=Classification)
+    """What the outputs say of the labels."""
 
     @cached_property
     def inputs(self) -> Tensor:
+        """What the network reads."""
         return self.view.convert(self.x)
 
-    @property
-    def heads(self) -> int | tuple[int, ...]:
-        """The heads that a pass asks: the batch's own, then those that are held."""
-        return self.head if self.hold is None else (self.head, *self.hold.heads)
-
-    def terms(self, q: MeanField, at_mean: bool = False) -> dict[str, Tensor]:
-        """nll, the mean of -log p(y|x, theta) with theta drawn from q (one sample per example) or
-        at q's mean, and what `hold` adds."""
-        means = self.network.layout.named(q.mean)
-        variances = {} if at_mean else self.network.layout.named(q.variance)
-        if self.hold is not None:
-            means |= self.hold.weights
-            variances = {n: v for n, v in variances.items() if n not in self.hold.weights}
-        generator = None if at_mean else self.generator
-        output = self.network.call(
-            means, variances, self.inputs, self.heads, generator, training=True
-        )
-        return self.terms_of(output)
-
-    def terms_of(self, output: Tensor) -> dict[str, Tensor]:
-        """The same, from the network's outputs for `heads`."""
-        terms = {"nll": self.criterion(output[:, : self.outputs], self.y)}
-        if self.hold is not None:
-            terms["function"] = self.hold.term(self.inputs, output)
-        return terms
+    def nll(self, output: Tensor) -> Tensor:
+        """The mean negative log-likelihood of the labels, from the outputs of the batch's head."""
+        return self.likelihood(output[:, : self.outputs], self.y)
 
 
-def batches_per_epoch(data: Sequence[Examples], batch_size: int) -> int:
-    return sum(ceil(sum(map(len, group)) / batch_size) for group in _by_head(data))
+@dataclass(frozen=True)
+class Source:
+    """Examples that feed training. The first source of a run is gone through once an epoch; of a
+    further one, each step draws `per_step` examples at random, with replacement."""
+
+    examples: tuple[Examples, ...]
+    per_step: int = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self.examples))
+
+    def ready(self, device: torch.device) -> "Source":
+        """The same where it is read from again and again. Several tasks keep to the shared store:
+        every one of them would be a copy."""
+        examples = self.examples
+        if len(examples) == 1:
+            examples = (examples[0].gathered(),)
+        return Source(tuple(one.on(device) for one in examples), self.per_step)
 
 
-def minibatches(
-    network: BayesianNetwork,
-    data: Sequence[Examples],
+def batches_per_epoch(source: Source, batch_size: int) -> int:
+    return sum(ceil(sum(map(len, group)) / batch_size) for group in _by_head(source.examples))
+
+
+def steps_of_epoch(
+    sources: Sequence[Source],
     batch_size: int,
     generator: torch.Generator,
-    criterion: Criterion = F.cross_entropy,
-    hold: Hold | None = None,
-) -> Iterator[Batch]:
-    """One epoch in random order. A batch holds examples of one head, possibly of many tasks.
+    likelihood: Likelihood | None = None,
+) -> Iterator[list[Batch]]:
+    """The batches of every step of one epoch, in random order.
 
-    Batches have nearly equal sizes, so that no tiny last one disturbs batch statistics.
-    Those of large batches are whole vectors of a processor, all but one of an epoch: a product
-    over 255 examples takes up to a fifth longer than one over 256.
+    A batch holds examples of one head, possibly of many tasks. Batches have nearly equal sizes, so
+    that no tiny last one disturbs batch statistics. Those of large batches are whole vectors of a
+    processor, all but one of an epoch: a product over 255 examples takes up to a fifth longer than
+    one over 256.
     """
-    total = sum(map(len, data))
-    plan: list[tuple[int, int, list[Part]]] = []
-    for group in _by_head(data):
-        count, outputs = sum(map(len, group)), max(examples.outputs for examples in group)
-        order = torch.randperm(count, generator=generator)
-        for index in order.split(_sizes(count, batch_size)):
-            plan.append((group[0].head, outputs, _parts(group, index)))
-    noise = _on_device(generator, network.device)
-    for position in torch.randperm(len(plan), generator=generator).tolist():
-        head, outputs, parts = plan[position]
-        x, y, view = _gather(parts)
-        yield Batch(network, noise, x, y, head, outputs, total, criterion, hold, view)
+    likelihood = likelihood or Classification()
+    first, *others = sources
+    groups = _by_head(first.examples)
+    cuts: list[tuple[int, list[Examples], Tensor]] = []
+    for number, group in enumerate(groups):
+        order = torch.randperm(sum(map(len, group)), generator=generator)
+        cuts += [(number, group, index) for index in order.split(_sizes(len(order), batch_size))]
+    for position in torch.randperm(len(cuts), generator=generator).tolist():
+        _, group, index = cuts[position]
+        found = [(group, index)]
+        for source in others:
+            found += _drawn(source, generator)
+        total = sum(len(index) for _, index in found)
+        yield [_batch(group, index, len(index) / total, likelihood) for group, index in found]
+
+
+def _drawn(source: Source, generator: torch.Generator) -> list[tuple[list[Examples], Tensor]]:
+    """As many examples as a step draws of a source, head by head."""
+    drawn = torch.randint(len(source), (source.per_step,), generator=generator).sort().values
+    found, start = [], 0
+    for group in _by_head(source.examples):
+        end = start + sum(map(len, group))
+        inside = drawn[(drawn >= start) & (drawn < end)] - start
+        if len(inside):
+            found.append((group, inside))
+        start = end
+    return found
 
 
 def _sizes(count: int, batch_size: int) -> list[int]:
@@ -117,14 +121,6 @@ def _sizes(count: int, batch_size: int) -> list[int]:
     return sizes
 
 
-def _on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:
-    """The generator itself, or one on another device that follows from it."""
-    if generator.device.type == device.type:
-        return generator
-    seed = int(torch.randint(2**62, (), generator=generator))
-    return torch.Generator(device).manual_seed(seed)
-
-
 def _by_head(data: Sequence[Examples]) -> list[list[Examples]]:
     groups: dict[int, list[Examples]] = {}
     for examples in data:
@@ -133,9 +129,14 @@ def _by_head(data: Sequence[Examples]) -> list[list[Examples]]:
     return list(groups.values())
 
 
+def _batch(group: list[Examples], index: Tensor, share: float, likelihood: Likelihood) -> Batch:
+    outputs = max(examples.outputs for examples in group)
+    x, y, answers, view = _gather(_parts(group, index))
+    return Batch(x, y, group[0].head, outputs, view, answers, share, likelihood)
+
+
 def _parts(group: list[Examples], index: Tensor) -> list[Part]:
-    """The examples at `index`, counting through all members of the group. Which they are is found
-    out before any step, where nobody waits for a device."""
+    """The examples at `index`, counting through all members of the group."""
     if len(group) == 1:
         return [(group[0], index.to(group[0].store.device))]
     parts, start = [], 0
@@ -146,11 +147,16 @@ def _parts(group: list[Examples], index: Tensor) -> list[Part]:
     return parts
 
 
-def _gather(parts: list[Part]) -> tuple[Tensor, Tensor, View]:
-    """x, y and how x is to be converted; examples of several tasks are converted already."""
+def _gather(parts: list[Part]) -> tuple[Tensor, Tensor, Tensor | None, View]:
+    """x, y, answers and how x is to be converted; examples of several tasks are converted
+    already."""
     if len(parts) == 1:
         ((examples, index),) = parts
+        answers = None if examples.answers is None else examples.answers.index_select(0, index)
         x, y = examples.stored(index), examples.labels.index_select(0, index)
-        return x, y, examples.view.conversion
+        return x, y, answers, examples.view.conversion
     inputs = [examples.inputs(index) for examples, index in parts]
-    return torch.cat(inputs), torch.cat([e.labels[index] for e, index in parts]), View()
+    labels = [examples.labels[index] for examples, index in parts]
+    rows = [examples.answers[index] for examples, index in parts if examples.answers is not None]
+    answers = torch.cat(rows) if len(rows) == len(parts) else None
+    return torch.cat(inputs), torch.cat(labels), answers, View()

@@ -79,7 +79,8 @@ class Examples:
 
     `store` is kept once and shared by every task cut from it; `rows` says which of its rows are
     these examples (None: all of them). Only the first `outputs` outputs of the head are in use:
-    in a class-incremental stream that number grows from task to task.
+    in a class-incremental stream that number grows from task to task. `answers` is a row for each
+    example that a method wants beside its label, such as what earlier heads said of it.
     """
 
     store: Tensor
@@ -88,6 +89,7 @@ class Examples:
     head: int = 0
     rows: Tensor | None = None
     view: View = field(default_factory=View)
+    answers: Tensor | None = None
 
     def __post_init__(self) -> None:
         inputs = self.store if self.rows is None else self.rows
@@ -123,7 +125,8 @@ class Examples:
     def take(self, index: Tensor) -> "Examples":
         """The examples at `index`, still rows of the same store."""
         rows = index if self.rows is None else self.rows[index]
-        return replace(self, labels=self.labels[index], rows=rows)
+        answers = None if self.answers is None else self.answers[index]
+        return replace(self, labels=self.labels[index], rows=rows, answers=answers)
 
     def without(self, index: Tensor) -> "Examples":
         """All examples but those at `index`."""
@@ -155,10 +158,12 @@ class Examples:
             moved,
             store=moved.store.to(device),
             labels=moved.labels.to(device),
+            answers=None if moved.answers is None else moved.answers.to(device),
             view=replace(moved.view, blank=blank),
         )
 
     def materialised(self) -> "Examples":
         """A copy that owns its inputs and nothing else, for memory that must outlive the store."""
         inputs = self.inputs().clone(memory_format=torch.contiguous_format)
-        return Examples(inputs, self.labels.clone(), self.outputs, self.head)
+        answers = None if self.answers is None else self.answers.clone()
+        return Examples(inputs, self.labels.clone(), self.outputs, self.head, answers=answers)

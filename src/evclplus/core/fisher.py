@@ -20,12 +20,8 @@ from torch.utils.hooks import RemovableHandle
 from evclplus.core.examples import Examples, rows_at_once
 from evclplus.core.gaussian import MeanField
 from evclplus.core.layers import LocalLayer
-from evclplus.core.network import BayesianNetwork
-
-Labels = Literal["exact", "sampled", "true"]
-"""exact: the expectation over the model's own labels, all of them weighted by their
-probability. sampled: one label drawn from the model for each example. true: the data's label
-(the empirical Fisher)."""
+from evclplus.core.likelihoods import Classification, Labels, Likelihood
+from evclplus.core.network import BayesianNetwork, Weights
 
 Reduction = Literal["mean", "sum"]
 
@@ -42,12 +38,14 @@ def diagonal_fisher(
     reduction: Reduction = "mean",
     maximum: int = 5000,
     temperature: float = 1.0,
+    likelihood: Likelihood | None = None,
 ) -> Tensor:
     """The Fisher of every weight at q's mean, on up to `maximum` of the examples.
 
-    A `temperature` above 1 divides the logits: F is that of softmax(logits / temperature), less
+    A `temperature` above 1 divides the outputs: F is that of softmax(logits / temperature), less
     sure of itself.
     """
+    likelihood = likelihood or Classification()
     if len(examples) > maximum:
         chosen = torch.randperm(len(examples), generator=generator)[:maximum]
         examples = examples.take(chosen)
@@ -60,7 +58,7 @@ def diagonal_fisher(
         y = examples.labels[index].to(q.mean.device)
         total += _squared_gradients(
             *(network, q.mean, x, y, examples.head, examples.outputs),
-            *(labels, generator, closed_form, temperature),
+            *(labels, generator, closed_form, temperature, likelihood),
         )
     return total / len(examples) if reduction == "mean" else total
 
@@ -76,6 +74,7 @@ def _squared_gradients(
     generator: torch.Generator,
     closed_form: set[str],
     temperature: float,
+    likelihood: Likelihood,
 ) -> Tensor:
     """The sum over a batch of each example's squared gradient, at these weights."""
     layout = network.layout
@@ -84,10 +83,10 @@ def _squared_gradients(
     result = torch.zeros_like(weights)
     squares = layout.named(result)
     with torch.enable_grad(), _recorded(network, closed_form) as record:
-        logits = network.call(means, {}, x, head)[:, :outputs] / temperature
+        logits = network(Weights(means), x, head)[:, :outputs] / temperature
     used = network.names_for(head)
     others = [name for name in used if name.rpartition(".")[0] not in closed_form]
-    for direction, weight in _directions(logits.detach(), y, labels, generator):
+    for direction, weight in likelihood.directions(logits.detach(), y, labels, generator):
         for path, gradient in _output_gradients(logits, direction, record).items():
             received = record[path][0].detach()
             _add_layer(squares, path, network.local_layers[path], received, gradient, weight)
@@ -96,30 +95,6 @@ def _squared_gradients(
             for name, gradient in per_example.items():
                 squares[name] += torch.einsum("n,n...->...", weight, gradient.square())
     return result
-
-
-def _directions(
-    logits: Tensor, y: Tensor, labels: Labels, generator: torch.Generator
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """What to differentiate: directions in the logits' space, each with a weight per example.
-
-    The gradient of log p(c|x) is that of the logits along e_c - p. With two classes the exact
-    expectation is p_0 p_1 times the square of one gradient, along (-1, 1).
-    """
-    probabilities = logits.softmax(1)
-    if labels == "exact" and logits.shape[1] == 2:
-        yield torch.tensor([-1.0, 1.0]).to(logits).expand_as(logits), probabilities.prod(1)
-        return
-    if labels == "exact":
-        choices = [torch.full_like(y, label) for label in range(logits.shape[1])]
-    elif labels == "sampled":
-        choices = [torch.multinomial(probabilities.cpu(), 1, generator=generator)[:, 0].to(y)]
-    else:
-        choices = [y]
-    for choice in choices:
-        one_hot = F.one_hot(choice, logits.shape[1])
-        weight = (one_hot * probabilities).sum(1) if labels == "exact" else one_hot.sum(1)
-        yield one_hot - probabilities, weight.to(logits.dtype)
 
 
 # Closed form: what a Linear or Conv received and the gradient of what it gave are enough.
@@ -144,13 +119,13 @@ def _layers_whose_rows_are_examples(
     return {path for path, right in follows.items() if right and path in network.local_layers}
 
 
-Record = dict[str, tuple[Tensor, Tensor]]
+Passed = dict[str, tuple[Tensor, Tensor]]
 """What each layer received and gave, by its path."""
 
 
 @contextmanager
-def _recorded(network: BayesianNetwork, paths: set[str]) -> Iterator[Record]:
-    record: Record = {}
+def _recorded(network: BayesianNetwork, paths: set[str]) -> Iterator[Passed]:
+    record: Passed = {}
 
     def remember(path: str) -> RemovableHandle:
         def hook(layer: nn.Module, received: tuple[Tensor, ...], given: Tensor) -> None:
@@ -166,7 +141,7 @@ def _recorded(network: BayesianNetwork, paths: set[str]) -> Iterator[Record]:
             handle.remove()
 
 
-def _output_gradients(logits: Tensor, direction: Tensor, record: Record) -> dict[str, Tensor]:
+def _output_gradients(logits: Tensor, direction: Tensor, record: Passed) -> dict[str, Tensor]:
     """The gradient of the logits along a direction at each layer's output, a row per example."""
     if not record:
         return {}
@@ -253,7 +228,7 @@ def _gradients_of(
     constants = {name: value.detach() for name, value in means.items()}
 
     def along(chosen: dict[str, Tensor], one: Tensor, direction: Tensor) -> Tensor:
-        logits = network.call({**constants, **chosen}, {}, one[None], head)[0]
+        logits = network(Weights({**constants, **chosen}), one[None], head)[0]
         return (logits[: len(direction)] * direction).sum()
 
     chosen = {name: constants[name] for name in names}

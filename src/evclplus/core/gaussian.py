@@ -39,7 +39,16 @@ class Layout:
         # One split, not a slice per name: the backward of a split is a single concatenation.
         parts = vector.split(self.sizes[:count], dim=-1)
         shaped = zip(self.names, parts, self.shapes, strict=False)
-        return {name: part.view(*vector.shape[:-1], *shape) for name, part, shape in shaped}
+        return {name: part.view((*vector.shape[:-1], *shape)) for name, part, shape in shaped}
+
+    def carry(self, vector: Tensor, into: "Layout", rest: Tensor) -> Tensor:
+        """`rest`, a vector over another layout, with the values of `vector` for every weight that
+        both have. A parameter may have become longer there: its first rows are the old ones."""
+        result = rest.clone()
+        after = into.named(result)
+        for name, value in self.named(vector).items():
+            after[name][tuple(slice(size) for size in value.shape)] = value
+        return result
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,11 @@ class MeanField:
     @property
     def gaussian_mean(self) -> Tensor:
         """The means of the weights that have a variance."""
-        return self.mean[: self.layout.gaussian_total]
+        return self.gaussian(self.mean)
+
+    def gaussian(self, vector: Tensor) -> Tensor:
+        """The part of a vector over all weights that belongs to those with a variance."""
+        return vector[: self.variance.shape[0]]  # not len(): a trace would take it for a constant
 
     def clone(self) -> "MeanField":
         """An independent copy, cut off from any gradient."""
@@ -61,7 +74,7 @@ class MeanField:
 
     def replaced(self, where: Tensor, mean: float, variance: float) -> "MeanField":
         """The same Gaussian with N(mean, variance) for the weights marked in `where`."""
-        gaussian = where[: self.layout.gaussian_total]
+        gaussian = self.gaussian(where)
         return MeanField(
             self.mean.masked_fill(where, mean),
             self.variance.masked_fill(gaussian, variance),
@@ -74,9 +87,9 @@ def kl(q: MeanField, p: MeanField) -> Tensor:
 
     KL = 1/2 sum_i r + (m_q - m_p)^2 / s_p^2 - 1 - log r
 
-    The slope in s_q^2, half of 1 / s_p^2 - 1 / s_q^2, is exactly zero where q is p, and has to be:
-    Adam makes a full step of any rounding error. Two logarithms and not that of r, whose slope
-    would take two divisions more.
+    The gradient in s_q^2, half of 1 / s_p^2 - 1 / s_q^2, is exactly zero where q is p, and has to
+    be: Adam makes a full step of any rounding error. Two logarithms and not that of r, whose
+    gradient would take two divisions more.
     """
     ratio = q.variance / p.variance
     log_ratio = q.variance.log() - p.variance.log()

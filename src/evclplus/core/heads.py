@@ -1,60 +1,87 @@
 """How a network's outputs belong to tasks: a head per task, or one head that grows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from evclplus.core.gaussian import Layout
-from evclplus.errors import ConversionError
+
+Owner = Callable[[str], int | None]
+"""Which head a parameter belongs to; None: all tasks use it."""
+
+Held = tuple[Tensor, Tensor]
+"""Weight and bias of several linear heads, row by row, kept at values of their own."""
 
 
 class MultiHead(nn.Module):
-    """A shared body and one small output module, a head, for each task (or one for all)."""
+    """A shared body and one small output module, a head, for each task (or one for all).
 
-    def __init__(self, body: nn.Module, heads: Sequence[nn.Module]) -> None:
+    Heads may be given, or made as tasks arrive: `new_head(features, outputs)` makes one, by default
+    a linear layer.
+    """
+
+    def __init__(
+        self,
+        body: nn.Module,
+        heads: Sequence[nn.Module] = (),
+        new_head: Callable[[int, int], nn.Module] = nn.Linear,
+    ) -> None:
         super().__init__()
-        if not heads:
-            raise ConversionError("MultiHead needs at least one head, for example nn.Linear(64, 2)")
         self.body = body
         self.heads = nn.ModuleList(heads)
+        self.new_head = new_head
 
-    def forward(self, x: Tensor, head: int | Sequence[int] = 0) -> Tensor:
-        """The outputs of a head, or of several heads side by side."""
+    def forward(self, x: Tensor, head: int | Sequence[int] = 0, held: Held | None = None) -> Tensor:
+        """The outputs of a head, or of several side by side; those of `held` come last. Without any
+        head, the features."""
         features = self.body(x)
-        if isinstance(head, int):
-            output: Tensor = self.heads[head](features)
-            return output
-        return torch.cat([self.heads[one](features) for one in head], 1)
+        asked = (head,) if isinstance(head, int) else head
+        outputs = [self.heads[one](features) for one in asked]
+        if held is not None:
+            outputs.append(F.linear(features, *held))
+        if not outputs:
+            outputs = [features]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
 
+    def owner(self, name: str) -> int | None:
+        """The head that a parameter belongs to; None for the body's."""
+        part, _, rest = name.partition(".")
+        return int(rest.partition(".")[0]) if part == "heads" else None
 
-def shared_weights(module: nn.Module, layout: Layout) -> Tensor:
-    """Marks the weights that more than one task uses: all of them when there is one head."""
-    separate = isinstance(module, MultiHead) and len(module.heads) > 1
-    marks = [
-        torch.full((size,), not (separate and name.startswith("heads.")))
-        for name, size in zip(layout.names, layout.sizes, strict=True)
-    ]
-    return torch.cat(marks)
+    def grow(self, head: int, outputs: int, features: int) -> None:
+        """Add the head that a task needs, or outputs to a linear one that has fewer."""
+        if head == len(self.heads):
+            self.heads.append(self.new_head(features, outputs))
+            return
+        old, new = self.heads[head], self.new_head(features, outputs)
+        assert isinstance(old, nn.Linear), "only a linear head can become wider"
+        assert isinstance(new, nn.Linear)
+        with torch.no_grad():
+            new.weight[: old.out_features] = old._parameters["weight"]
+            if new.bias is not None:
+                new.bias[: old.out_features] = old._parameters["bias"]
+        self.heads[head] = new
 
 
 def new_weights(
-    module: nn.Module, layout: Layout, head: int, seen: dict[int, int], outputs: int
+    owner: Owner, layout: Layout, head: int, seen: dict[int, int], outputs: int, grows: bool
 ) -> Tensor:
     """Marks the weights that come into use with a task.
 
     `seen` says how many outputs of each head earlier tasks used; the task uses `outputs` of
-    `head`. The body comes with the first task, a head with its first task, and the rows of a
-    growing linear head with the classes they stand for.
+    `head`. Shared weights come with the first task, a head with its first task, and the rows of a
+    head that `grows` with the classes they stand for.
     """
     before = seen.get(head, 0)
     marks = []
     for name, shape in zip(layout.names, layout.shapes, strict=True):
         mark = torch.zeros(shape, dtype=torch.bool)
-        if not isinstance(module, MultiHead) or name.startswith("body."):
+        owned_by = owner(name)
+        if owned_by is None:
             mark[...] = not seen
-        elif name.startswith(f"heads.{head}."):
-            grows = isinstance(module.heads[head], nn.Linear)
+        elif owned_by == head:
             mark[slice(before, outputs) if grows else ...] = grows or before == 0
         marks.append(mark.flatten())
     return torch.cat(marks)

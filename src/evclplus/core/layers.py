@@ -2,13 +2,12 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from evclplus.core.noise import CountedNoise, Random, noise_like
+from evclplus.core.noise import Noise
 
 SMALLEST_VARIANCE = 1e-16
 """Below this the square root of a pre-activation's variance has no usable gradient."""
@@ -18,14 +17,14 @@ SMALLEST_VARIANCE = 1e-16
 class Loaded:
     """The weights of one layer for one forward pass, by name: weight, bias.
 
-    Without a generator the pass is the mean's. With a sink, gradients go there instead of
-    through the weights.
+    Without noise the pass is the mean's. `pairs` are means and variances side by side, where they
+    lie so in memory.
     """
 
     means: dict[str, Tensor]
     variances: dict[str, Tensor]
-    generator: Random | None = None
-    sink: "Sink | None" = None
+    pairs: dict[str, Tensor] = field(default_factory=dict)
+    noise: Noise | None = None
     calls: int = 0
     read: bool = False
     drawn: dict[str, Tensor] = field(default_factory=dict)
@@ -36,12 +35,6 @@ class Loaded:
 
 
 NOTHING = Loaded({}, {})
-
-
-class Sink(Protocol):
-    """Computes a layer's output and takes its gradients, see core/step.py."""
-
-    def forward(self, layer: "LocalLayer", x: Tensor) -> Tensor: ...
 
 
 class LocalLayer(nn.Module, ABC):
@@ -63,49 +56,47 @@ class LocalLayer(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         loaded = self.loaded
         loaded.calls += 1
-        if loaded.sink is not None:
-            return loaded.sink.forward(self, x)
-        if loaded.generator is None or not loaded.variances:
-            return self.output_mean(x)
+        if not x.is_floating_point():  # whole numbers are numbers too
+            x = x.to(loaded.means["weight"].dtype)
+        if loaded.noise is None or not loaded.variances:
+            return self.operation(x, loaded.means["weight"], loaded.means.get("bias")).to(x.dtype)
         if loaded.data is not None and not _is_view_of(x, loaded.data):
             # One of many samples: a draw of the weights serves all examples with one product.
             weight = self.draw("weight")
             assert weight is not None
             return self.operation(x, weight, self.draw("bias"))
         if loaded.moments is None:
-            loaded.moments = self.output_mean(x), self.output_variance(x).sqrt()
+            # Products may be made in a lower precision; all else keeps that of the input.
+            mean, variance = (moment.to(x.dtype) for moment in self.moments(x))
+            if "bias" not in loaded.variances:
+                # An input of zeros has no variance; the square root's slope there is infinite.
+                variance = variance.clamp_min(SMALLEST_VARIANCE)
+            loaded.moments = mean, variance.sqrt()
         mean, std = loaded.moments
-        return torch.addcmul(mean, std, self.noise(mean, loaded.generator))
+        return torch.addcmul(mean, std, self.noise_like(mean, loaded.noise))
 
-    def noise(self, mean: Tensor, generator: Random) -> Tensor:
-        return noise_like(mean, generator)
+    def noise_like(self, mean: Tensor, noise: Noise) -> Tensor:
+        return noise.like(mean)
 
-    def output_mean(self, x: Tensor) -> Tensor:
-        return self._product(x, self.loaded.means["weight"], self.loaded.means.get("bias"))
-
-    def output_variance(self, x: Tensor) -> Tensor:
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the pre-activations."""
         means, variances = self.loaded.means, self.loaded.variances
         weight = variances.get("weight")
         if weight is None:
             weight = torch.zeros_like(means["weight"])
-        variance = self._product(x.square(), weight, variances.get("bias"))
-        if "bias" in variances:
-            return variance
-        # An input of zeros has no variance; the square root's slope there is infinite.
-        return variance.clamp_min(SMALLEST_VARIANCE)
-
-    def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The operation in the precision of the weights; all else keeps that of the input."""
-        return self.operation(x.to(weight.dtype), weight, bias).to(x.dtype)
+        return (
+            self.operation(x, means["weight"], means.get("bias")),
+            self.operation(x.square(), weight, variances.get("bias")),
+        )
 
     def draw(self, name: str) -> Tensor | None:
-        """A sampled weight, for modules that read a layer's weight instead of calling it."""
+        """A sampled weight."""
         loaded = self.loaded
         if name not in loaded.means:
             return None
         if name not in loaded.drawn:
             variance = loaded.variances.get(name)
-            loaded.drawn[name] = draw_weight(loaded.means[name], variance, loaded.generator)
+            loaded.drawn[name] = draw_weight(loaded.means[name], variance, loaded.noise)
         return loaded.drawn[name]
 
     def _read(self, name: str) -> Tensor | None:
@@ -118,11 +109,9 @@ class LocalLayer(nn.Module, ABC):
 
 
 class LocalLinear(LocalLayer, nn.Linear):
-    def noise(self, mean: Tensor, generator: Random) -> Tensor:
-        if not isinstance(generator, CountedNoise):
-            return noise_like(mean, generator)
-        # Counted output by output, as compiled graphs keep them in memory.
-        return generator.like(mean.movedim(-1, 0)).movedim(0, -1)
+    def noise_like(self, mean: Tensor, noise: Noise) -> Tensor:
+        # Counted output by output, as `moments` lays them out.
+        return noise.like(mean.movedim(-1, 0)).movedim(0, -1)
 
     def operation(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if x.dim() == 2:
@@ -130,6 +119,27 @@ class LocalLinear(LocalLayer, nn.Linear):
         # F.linear makes rows of them too, but with sizes that a trace would take for constants.
         rows = F.linear(x.reshape(-1, x.shape[-1]), weight, bias)
         return rows.view(*x.shape[:-1], -1)
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Where means and variances lie side by side, one batched product of both with (x, x^2).
+
+        The outputs then lie in memory output by output, all examples of one after the other, and
+        stay so through activations. The products of few outputs, and those of their gradients, are
+        up to a half faster this way: their inner loops run over examples.
+        """
+        pairs = self.loaded.pairs
+        if pairs.keys() != self.loaded.means.keys():
+            return super().moments(x)
+        rows = x.reshape(-1, x.shape[-1])
+        if rows.is_contiguous():
+            inputs = torch.stack([rows, rows.square()]).mT
+        else:
+            inputs = torch.stack([rows.t(), rows.t().square()])
+        both = torch.bmm(pairs["weight"], inputs)
+        if "bias" in pairs:
+            both = both + pairs["bias"].unsqueeze(2)
+        mean, variance = (one.t().reshape(*x.shape[:-1], -1) for one in both)
+        return mean, variance
 
 
 class LocalConvolution(LocalLayer):
@@ -163,7 +173,7 @@ def _is_view_of(x: Tensor, data: Tensor) -> bool:
     return same_memory and x.is_contiguous() and data.is_contiguous()
 
 
-def draw_weight(mean: Tensor, variance: Tensor | None, generator: Random | None) -> Tensor:
-    if variance is None or generator is None:
+def draw_weight(mean: Tensor, variance: Tensor | None, noise: Noise | None) -> Tensor:
+    if variance is None or noise is None:
         return mean
-    return mean + variance.sqrt() * noise_like(mean, generator)
+    return mean + variance.sqrt() * noise.like(mean)

@@ -7,18 +7,41 @@ local reparameterisation trick); every other floating parameter is sampled as a 
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from evclplus.core.gaussian import Layout, MeanField
-from evclplus.core.heads import MultiHead
+from evclplus.core.heads import Held, MultiHead
 from evclplus.core.layers import LOCAL_LAYERS, NOTHING, Loaded, LocalLayer, draw_weight
-from evclplus.core.noise import Random
+from evclplus.core.noise import Noise, new_noise
 from evclplus.errors import ConversionError
 
 Predicate = Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of one pass, by name: drawn with `noise`, without it at their means.
+
+    `pairs` are means and variances side by side, (2, *shape), for those that lie so in memory.
+    """
+
+    means: dict[str, Tensor]
+    variances: dict[str, Tensor] = field(default_factory=dict)
+    noise: Noise | None = None
+    pairs: dict[str, Tensor] = field(default_factory=dict)
+
+    def at(self, values: dict[str, Tensor]) -> "Weights":
+        """The same with some of them at given values, which are not drawn."""
+        return Weights(
+            {name: values.get(name, value) for name, value in self.means.items()} | values,
+            {name: value for name, value in self.variances.items() if name not in values},
+            self.noise,
+            {name: value for name, value in self.pairs.items() if name not in values},
+        )
 
 
 class BayesianNetwork:
@@ -39,39 +62,107 @@ class BayesianNetwork:
         self.skeleton = _copy(module)
         if device is not None:
             self.skeleton.to(device)
+        self.point = point
+        self.has_heads = isinstance(module, MultiHead)
+        self.local_layers: dict[str, LocalLayer] = {}
+        self._lay_out()
+
+    def _lay_out(self) -> None:
         parameters = {
             name: parameter
             for name, parameter in self.skeleton.named_parameters()
             if parameter.requires_grad
         }
-        _check(module, parameters)
-        names = sorted(parameters, key=point)  # stable: Gaussian ones first, in module order
+        if parameters or not self.has_heads:  # heads may still come
+            _check(self.skeleton, parameters)
+        # Stable: Gaussian ones first, in module order.
+        names = sorted(parameters, key=self.point)
         self.layout = Layout(
             names=tuple(names),
             shapes=tuple(tuple(parameters[name].shape) for name in names),
-            gaussian_names=sum(not point(name) for name in names),
+            gaussian_names=sum(not self.point(name) for name in names),
         )
-        self.local_layers = _make_layers_local(self.skeleton)
-        self.has_heads = isinstance(module, MultiHead)
+        self.local_layers |= _make_layers_local(self.skeleton)
 
     def copy(self) -> "BayesianNetwork":
         """A network with its own running statistics; the first weights are shared."""
         first_weights = {id(p): p for p in self.skeleton.parameters()}
         return copy.deepcopy(self, memo=first_weights)
 
+    @torch.no_grad()
+    def features(self, x: Tensor) -> int:
+        """How many features the body of a `MultiHead` gives its heads, found by asking it."""
+        return self(self.initial(variance=1.0), x.to(self.device), ()).shape[1]
+
+    def grown(self, head: int, outputs: int, features: int, seed: int) -> "BayesianNetwork":
+        """A copy with the head that a task needs, its first weights drawn from the seed."""
+        larger = self.copy()
+        module = larger.skeleton
+        assert isinstance(module, MultiHead)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module.grow(head, outputs, features)
+        module.heads[head].to(self.device, self.dtype)
+        larger.local_layers.pop(f"heads.{head}", None)  # of a head that was made anew, wider
+        larger._lay_out()
+        return larger
+
     @property
     def device(self) -> torch.device:
-        return next(self.skeleton.parameters()).device
+        return self._example.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._example.dtype
+
+    @property
+    def _example(self) -> Tensor:
+        """Some weight; a network whose heads are still to come may have none."""
+        return next(self.skeleton.parameters(), torch.empty(0))
 
     @property
     def buffers(self) -> dict[str, Tensor]:
         """Running statistics and other buffers, by name."""
         return dict(self.skeleton.named_buffers())
 
+    @property
+    def heads(self) -> int:
+        """How many heads there are; a module that is no `MultiHead` is one."""
+        return len(self.skeleton.heads) if isinstance(self.skeleton, MultiHead) else 1
+
+    def owner(self, name: str) -> int | None:
+        """The head that a weight belongs to; None: all tasks use it. A module of one's own says so
+        with a method of that name."""
+        owner: int | None = getattr(self.skeleton, "owner", lambda name: None)(name)
+        return owner
+
+    def weights_of_head(self, q: MeanField, heads: Sequence[int]) -> dict[str, Tensor]:
+        """The means of all weights that belong to these heads, by name."""
+        named = self.layout.named(q.mean)
+        return {name: value for name, value in named.items() if self.owner(name) in heads}
+
+    def linear_heads(self, q: MeanField, heads: Sequence[int]) -> Held | None:
+        """These heads' means as one weight and one bias, row by row, if all of them are linear
+        and the module asks its heads in the usual way."""
+        module = self.skeleton
+        if not isinstance(module, MultiHead) or type(module).forward is not MultiHead.forward:
+            return None
+        if not all(isinstance(head, nn.Linear) for head in module.heads):
+            return None
+        named = self.layout.named(q.mean)
+        own = next(head for head in module.heads if isinstance(head, nn.Linear))
+        weight, bias = q.mean.new_empty(0, own.in_features), q.mean.new_empty(0)
+        for head in heads:
+            rows = named[f"heads.{head}.weight"]
+            weight = torch.cat([weight, rows])
+            bias = torch.cat([bias, named.get(f"heads.{head}.bias", rows.new_zeros(len(rows)))])
+        return weight, bias
+
     def initial(self, variance: float) -> MeanField:
         """The module's own weights as means, with one variance for all Gaussian ones."""
         parameters = dict(self.skeleton.named_parameters())
-        mean = torch.cat([parameters[name].detach().flatten() for name in self.layout.names])
+        parts = [parameters[name].detach().flatten() for name in self.layout.names]
+        mean = torch.cat(parts) if parts else self._example.new_empty(0)
         return MeanField(mean, mean.new_full((self.layout.gaussian_total,), variance), self.layout)
 
     @torch.no_grad()
@@ -83,38 +174,31 @@ class BayesianNetwork:
         for name, buffer in self.buffers.items():
             buffer.copy_(buffers[name])
 
+    def weights(self, q: MeanField, noise: Noise | None = None) -> Weights:
+        """The weights of a pass: drawn from q, or without noise its means."""
+        variances = {} if noise is None else self.layout.named(q.variance)
+        return Weights(self.layout.named(q.mean), variances, noise)
+
     def __call__(
         self,
-        q: MeanField,
+        weights: Weights | MeanField,
         x: Tensor,
         head: int | Sequence[int] = 0,
         *,
-        generator: Random | None = None,
+        held: Held | None = None,
         training: bool = False,
     ) -> Tensor:
-        """The output under weights drawn from q; without a generator, under q's mean."""
-        means = self.layout.named(q.mean)
-        variances = {} if generator is None else self.layout.named(q.variance)
-        return self.call(means, variances, x, head, generator, training)
-
-    def call(
-        self,
-        means: dict[str, Tensor],
-        variances: dict[str, Tensor],
-        x: Tensor,
-        head: int | Sequence[int] = 0,
-        generator: Random | None = None,
-        training: bool = False,
-    ) -> Tensor:
-        """The output under weights given by name, drawn if there is a generator."""
-        layers = {
-            path: self.weights_of(path, means, variances, generator) for path in self.local_layers
-        }
-        values = self.drawn_values(means, variances, generator)
-        output = self.run(layers, values, x, head, training)
+        """The outputs under these weights; of a `MeanField`, under its means."""
+        if isinstance(weights, MeanField):
+            weights = self.weights(weights)
+        noise, before = weights.noise, 0 if weights.noise is None else weights.noise.used
+        layers = {path: self.loaded(path, weights) for path in self.local_layers}
+        output = self._run(layers, self._drawn(weights), x, head, held, training)
         if output is not None:
             return output
-        return self.call(means, variances, x, head, generator, training)
+        if noise is not None:
+            noise.used = before  # as if the pass that showed it had never been
+        return self(weights, x, head, held=held, training=training)
 
     def samples(
         self, q: MeanField, x: Tensor, head: int, generator: torch.Generator, count: int
@@ -124,79 +208,70 @@ class BayesianNetwork:
         A layer that reads the data computes its output's moments once and draws from them. Later
         layers draw weights, one draw for all examples: half the products, less noise to make.
         """
-        means, variances = self.layout.named(q.mean), self.layout.named(q.variance)
         layers: dict[str, Loaded] = {}
-        while count:
-            for path in self.local_layers:
-                if path not in layers:
-                    layers[path] = self.weights_of(path, means, variances, generator)
-                    layers[path].data = x
-                layers[path].calls, layers[path].drawn = 0, {}
-            values = self.drawn_values(means, variances, generator)
-            output = self.run(layers, values, x, head, training=False)
-            if output is None:
-                layers = {}
-            else:
-                count -= 1
-                yield output
+        for _ in range(count):
+            output = None
+            noise = new_noise(generator)
+            while output is None:
+                noise.used = 0
+                weights = self.weights(q, noise)
+                layers = {
+                    path: layers.get(path) or self.loaded(path, weights)
+                    for path in self.local_layers
+                }
+                for loaded in layers.values():
+                    loaded.data, loaded.noise = x, noise
+                    loaded.calls, loaded.read, loaded.drawn = 0, False, {}
+                output = self._run(layers, self._drawn(weights), x, head, None, training=False)
+            yield output
 
     def names_for(self, head: int) -> list[str]:
         """The weights that an answer of this head may depend on: all but those of other heads,
         unless the module has its own way to ask them."""
         if not self.has_heads or type(self.skeleton).forward is not MultiHead.forward:
             return list(self.layout.names)
-        own = f"heads.{head}."
-        return [n for n in self.layout.names if n.startswith(own) or not n.startswith("heads.")]
+        return [name for name in self.layout.names if self.owner(name) in (None, head)]
 
-    def weights_of(
-        self,
-        path: str,
-        means: dict[str, Tensor],
-        variances: dict[str, Tensor],
-        generator: Random | None,
-    ) -> Loaded:
-        """What a layer needs of the named weights; frozen parameters keep their value."""
+    def loaded(self, path: str, weights: Weights) -> Loaded:
+        """What a layer needs of the weights; frozen parameters keep their value."""
         prefix = f"{path}." if path else ""
         parameters = self.local_layers[path]._parameters
         own = {name: value for name, value in parameters.items() if value is not None}
-        return Loaded(
-            means={name: means.get(prefix + name, value) for name, value in own.items()},
-            variances={n: variances[prefix + n] for n in own if prefix + n in variances},
-            generator=generator,
-        )
 
-    def drawn_values(
-        self,
-        means: dict[str, Tensor],
-        variances: dict[str, Tensor],
-        generator: Random | None,
-    ) -> dict[str, Tensor]:
+        def of(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {name: named[prefix + name] for name in own if prefix + name in named}
+
+        means = {name: value.detach() for name, value in own.items()} | of(weights.means)
+        return Loaded(means, of(weights.variances), of(weights.pairs), weights.noise)
+
+    def _drawn(self, weights: Weights) -> dict[str, Tensor]:
         """Sampled weights for all parameters outside local layers."""
         return {
-            name: draw_weight(mean, variances.get(name), generator)
-            for name, mean in means.items()
+            name: draw_weight(mean, weights.variances.get(name), weights.noise)
+            for name, mean in weights.means.items()
             if name.rpartition(".")[0] not in self.local_layers
         }
 
-    def run(
+    def _run(
         self,
         layers: Mapping[str, Loaded],
         values: dict[str, Tensor],
         x: Tensor,
         head: int | Sequence[int],
+        held: Held | None,
         training: bool,
     ) -> Tensor | None:
         """One forward pass, or None if it showed a layer that cannot stay local.
 
-        A layer called more than once must use the same weights each time, which sampled
-        pre-activations cannot promise. A layer whose weights are read instead of called would
-        keep its gradients from its sink. From then on such a layer's weights are sampled.
+        A layer called more than once, or whose weights are read as well, must use the same weights
+        each time, which sampled pre-activations cannot promise. From then on such a layer's
+        weights are sampled.
         """
         if self.skeleton.training != training:
             self.skeleton.train(training)
         for path, layer in self.local_layers.items():
             layer.load(layers[path])
-        inputs = (x, head) if self.has_heads else (x,)
+        inputs = (x, head, *(() if held is None else (held,))) if self.has_heads else (x,)
         try:
             output: Tensor = (
                 functional_call(self.skeleton, values, inputs) if values else self.skeleton(*inputs)
@@ -204,16 +279,12 @@ class BayesianNetwork:
         finally:
             for layer in self.local_layers.values():
                 layer.load(NOTHING)
-        unfit = [
-            path
-            for path, weights in layers.items()
-            if weights.calls > 1 or (weights.read and weights.sink is not None)
-        ]
+        unfit = [path for path, loaded in layers.items() if loaded.calls > 1 or loaded.read]
         for path in unfit:
-            self.sample_weights_of(path)
+            self._sample_weights_of(path)
         return None if unfit else output
 
-    def sample_weights_of(self, path: str) -> None:
+    def _sample_weights_of(self, path: str) -> None:
         """Make a local layer a plain one again, whose weights are sampled."""
         layer = self.local_layers.pop(path)
         plain = {local: plain for plain, local in LOCAL_LAYERS.items()}[type(layer)]

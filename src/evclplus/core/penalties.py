@@ -13,6 +13,7 @@ from evclplus.core.gaussian import Layout
 
 Number = float | Tensor
 Norm = Literal["weight", "tensor"]
+"""What is compared to tell whether a variance has grown: each by itself, or tensors by L2 norm."""
 
 
 def elastic_mean(mean: Tensor, previous_mean: Tensor, fisher: Tensor, lam: Number) -> Tensor:

@@ -5,32 +5,47 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from evclplus.errors import SettingsError
-from evclplus.methods.base import Method
-from evclplus.methods.coreset import Coreset
+from evclplus.methods.base import Method, Role
+from evclplus.methods.coreset import CORESET, Coreset
 from evclplus.methods.evcl import EVCL
 from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
 from evclplus.methods.joint import Joint
+from evclplus.methods.replay import ExperienceReplay
+from evclplus.methods.space import Space
+from evclplus.methods.synaptic import SynapticIntelligence
 from evclplus.methods.vcl import VCL
 from evclplus.settings import nearest
 
 
 @dataclass(frozen=True)
 class Entry:
-    """How a method is built from options, and what it is in one line."""
+    """A method under a name: how it is built from options, and what others need to know of it."""
 
     build: Callable[..., Method]
+    kind: type[Method]
     options: tuple[str, ...]
     description: str
+    role: Role
+    colour: str
+    marker: str
+    space: Space
 
 
 def _plain(kind: type[Method]) -> Entry:
-    return Entry(kind, tuple(kind.model_fields), (kind.__doc__ or "").splitlines()[0])
+    description = (kind.__doc__ or kind.__name__).strip().splitlines()[0]
+    options = tuple(kind.model_fields)
+    style = (kind.role, kind.colour, kind.marker)
+    return Entry(kind, kind, options, description, *style, kind.space)
 
 
 def _with_coreset(
-    kind: type[Method], selection: Literal["random", "kcenter"], description: str, alone: bool
+    kind: type[Method],
+    selection: Literal["random", "kcenter"],
+    description: str,
+    style: tuple[str, str],
+    alone: bool = False,
 ) -> Entry:
     """A method wrapped in a coreset; the options of both are given together."""
     own = ("coreset_size", "coreset_budget", "coreset_epochs")
@@ -39,38 +54,89 @@ def _with_coreset(
         outer = {name: options.pop(name) for name in own if name in options}
         return Coreset(method=kind(**options), selection=selection, alone=alone, **outer)
 
-    return Entry(build, (*kind.model_fields, *own), description)
+    options = (*kind.model_fields, *own)
+    role: Role = kind.role if not alone else "baseline"
+    return Entry(build, kind, options, description, role, *style, kind.space | CORESET)
 
 
 METHODS: dict[str, Entry] = {
     "evcl+": _plain(EVCLPlus),
     "evcl": _plain(EVCL),
     "vcl": _plain(VCL),
-    "vcl-random": _with_coreset(VCL, "random", "VCL with a random coreset.", False),
-    "vcl-kcenter": _with_coreset(VCL, "kcenter", "VCL with a k-center coreset.", False),
+    "vcl-random": _with_coreset(VCL, "random", "VCL with a random coreset.", ("#56B4E9", "v")),
+    "vcl-kcenter": _with_coreset(VCL, "kcenter", "VCL with a k-center coreset.", ("#332288", "<")),
     "ewc": _plain(EWC),
-    "coreset-random": _with_coreset(VCL, "random", "A random coreset alone.", True),
-    "coreset-kcenter": _with_coreset(VCL, "kcenter", "A k-center coreset alone.", True),
+    "si": _plain(SynapticIntelligence),
+    "er": _plain(ExperienceReplay),
+    "coreset-random": _with_coreset(
+        VCL, "random", "A random coreset alone.", ("#CC79A7", "P"), alone=True
+    ),
+    "coreset-kcenter": _with_coreset(
+        VCL, "kcenter", "A k-center coreset alone.", ("#882255", "X"), alone=True
+    ),
     "finetune": _plain(FineTune),
     "joint": _plain(Joint),
-    "evcl+-random": _with_coreset(EVCLPlus, "random", "EVCL+ with a random coreset.", False),
-    "evcl+-kcenter": _with_coreset(EVCLPlus, "kcenter", "EVCL+ with a k-center coreset.", False),
+    "evcl+-random": _with_coreset(
+        EVCLPlus, "random", "EVCL+ with a random coreset.", ("#44AA99", "8")
+    ),
+    "evcl+-kcenter": _with_coreset(
+        EVCLPlus, "kcenter", "EVCL+ with a k-center coreset.", ("#661100", "H")
+    ),
 }
 
 
-RETIRED = {"fisher_at": "mean"}
-"""Options that are gone, with the value that means what is done now. Records made when they were
-there have it in them."""
+def entry(name: str) -> Entry:
+    if name not in METHODS:
+        raise SettingsError(f"there is no method {name!r}; {nearest(name, METHODS)}")
+    return METHODS[name]
 
 
 def method(name: str, **options: Any) -> Method:
     """A method by its name, with its options."""
-    options = dict(pair for pair in options.items() if pair not in RETIRED.items())
-    if name not in METHODS:
-        raise SettingsError(f"there is no method {name!r}; {nearest(name, METHODS)}")
-    entry = METHODS[name]
+    found = entry(name)
     for option in options:
-        if option not in entry.options:
-            hint = nearest(option, entry.options)
+        if option not in found.options:
+            hint = nearest(option, found.options)
             raise SettingsError(f"method {name} has no option {option!r}; {hint}")
-    return entry.build(**options)
+    return found.build(**options)
+
+
+def options_of(chosen: Method) -> dict[str, Any]:
+    """Every setting with its value, enough to build the method again by its registered name."""
+    if isinstance(chosen, Coreset):
+        own = chosen.model_dump(mode="json", exclude={"method", "selection", "alone"})
+        return {**options_of(chosen.method), **own}
+    return chosen.model_dump(mode="json")
+
+
+# What a saved learner says of its method: its kind and settings, methods inside methods too.
+
+KINDS: dict[str, type[Method]] = {
+    kind.name: kind
+    for kind in (
+        *(EVCLPlus, EVCL, VCL, EWC, SynapticIntelligence, ExperienceReplay, FineTune, Joint),
+        Coreset,
+    )
+}
+
+
+def described(chosen: Method) -> dict[str, Any]:
+    """As plain data."""
+    inner = {name: described(value) for name, value in chosen if isinstance(value, Method)}
+    return {"kind": chosen.name, **chosen.model_dump(mode="json", exclude=set(inner)), **inner}
+
+
+def from_description(description: dict[str, Any]) -> Method:
+    """The method that was described."""
+    values = {
+        name: from_description(value) if isinstance(value, dict) and "kind" in value else value
+        for name, value in description.items()
+        if name != "kind"
+    }
+    kind = description.get("kind")
+    if kind not in KINDS:
+        raise SettingsError(
+            f"there is no method {kind!r} here; a method of your own is passed again: "
+            "Learner.load(path, method=...)"
+        )
+    return KINDS[kind](**values)

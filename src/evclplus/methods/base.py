@@ -1,124 +1,115 @@
-"""What a method is: settings plus pure functions over what is learned and what is kept."""
+"""What a method is: settings, three verbs a task and a few pure functions a step."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from abc import ABC
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from evclplus.core.batches import Batch
+from evclplus.core.batches import Batch, Source
+from evclplus.core.engine import Gradient, Running, Step, Terms
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
-from evclplus.core.hold import Hold
-from evclplus.core.network import BayesianNetwork
+from evclplus.core.likelihoods import Classification, Likelihood
+from evclplus.core.network import BayesianNetwork, Weights
+from evclplus.methods.space import TRAINING, Space
 from evclplus.settings import Settings
 
-
-@dataclass(frozen=True)
-class Terms:
-    """The loss of one minibatch, by its parts."""
-
-    nll: Tensor
-    function: Tensor | None = None
-    kl: Tensor | None = None
-    penalty: Tensor | None = None
-
-    def named(self) -> dict[str, Tensor]:
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-    @property
-    def total(self) -> Tensor:
-        return torch.stack(list(self.named().values())).sum()
+Role = Literal["ours", "baseline", "bound"]
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What survives a task. A method uses the parts it needs.
+class Nothing:
+    """The memory of a method that keeps nothing but the weights."""
 
-    prior    the Gaussian the next posterior is held to: the last posterior, and the first
-             prior for weights that no task has used yet
-    fisher   how much each weight matters to what was learned; None before the first task
-    stored   kept examples: a coreset's, or all of them for joint training
-    tasks    how many tasks went into it
-    """
 
-    prior: MeanField
-    fisher: Tensor | None = None
-    stored: tuple[Examples, ...] = ()
-    tasks: int = 0
+@dataclass(frozen=True)
+class Trained:
+    """What training has found: the weights, and the vectors that a method followed on the way."""
+
+    q: MeanField
+    running: Running = field(default_factory=dict)
 
 
 class Fit(Protocol):
-    """Train q on data by minimising nll + the method's regulariser, or nll alone; the learner
-    hands this to a method."""
+    """Trains q on the sources by minimising a method's loss. `purpose` names the random numbers."""
 
     def __call__(
         self,
+        method: "Method",
         network: BayesianNetwork,
         q: MeanField,
-        method: "Method | None",
-        memory: Memory,
-        data: Sequence[Examples],
+        memory: Any,
+        sources: tuple[Source, ...],
         *,
         purpose: str,
         epochs: int | None = None,
         at_mean: bool = False,
-        hold: Hold | None = None,
-    ) -> MeanField: ...
+    ) -> Trained: ...
 
 
 @dataclass(frozen=True)
 class Lesson:
     """A task as a method sees it.
 
-    data     the examples to train on
-    new      marks the weights this task is the first to use
-    shared   marks the weights that several tasks use
-    earlier  the heads of earlier tasks that this task does not use
-
-    Marks are made when they are asked for, so that they take no room during training.
+    network     to be trained; it has the head that the task needs
+    q, memory   the weights and what the method has kept so far
+    task        the task's examples
+    position    how many tasks came before
+    earlier     the heads of earlier tasks that this task does not use
+    new         marks the weights that this task is the first to use; made when it is asked for, so
+                that it takes no room during training
+    generator   random numbers for a purpose
+    fit         the training loop
     """
 
     network: BayesianNetwork
-    data: Sequence[Examples]
+    q: MeanField
+    memory: Any
+    task: Examples
+    position: int
+    earlier: tuple[int, ...]
     new: Callable[[], Tensor]
-    shared: Callable[[], Tensor]
-    generator: torch.Generator
+    generator: Callable[[str], torch.Generator]
     fit: Fit
-    earlier: tuple[int, ...] = ()
+    likelihood: Likelihood = field(default_factory=Classification)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What to train, from where and on what.
+
+    `task` are the examples of the task itself that are trained on, some may be kept back;
+    `sources` what feeds the steps. Without sources nothing is trained.
+    """
+
+    q: MeanField
+    memory: Any
+    task: Examples
+    sources: tuple[Source, ...]
 
 
 class Method(Settings, ABC):
     """Hyper-parameters and pure functions. Method files read in one order: the equation, the
-    memory it keeps, regulariser, consolidate.
+    memory it keeps, what a step minimises, what begins and ends a task.
 
-    For each task the learner calls gather, prepare, then minimises the loss, then consolidate;
-    before it predicts it calls recall.
+    For each task the learner calls `begin`, trains, and calls `end`; before it predicts it calls
+    `predictor`. For each step the engine calls likelihood, regulariser, move and follow: pure
+    functions of tensors, which are compiled. They must not look at the numbers in tensors, nor at
+    those of the method's own floats. Role, colour and marker are for reports, the space is for
+    searches.
     """
 
     name: ClassVar[str]
+    role: ClassVar[Role] = "baseline"
+    colour: ClassVar[str] = "#6699CC"
+    marker: ClassVar[str] = "*"
+    space: ClassVar[Space] = TRAINING
+    memory_type: ClassVar[type] = Nothing
 
-    @property
-    def title(self) -> str:
-        """The name in the registry."""
-        return self.name
-
-    def options(self) -> dict[str, Any]:
-        """Every setting with its value, enough to build the method again by its title."""
-        return self.model_dump(mode="json")
-
-    def in_tensors(self, like: Tensor) -> Self:
-        """The same method, its numbers held as tensors. A compiled regulariser takes those as
-        they come; a plain number it would count as part of the code and compile again for."""
-        found: dict[str, Any] = {}
-        for name, value in self:
-            if isinstance(value, Method):
-                found[name] = value.in_tensors(like)
-            elif isinstance(value, float):
-                found[name] = like.new_tensor(value)
-        return self.model_copy(update=found)
+    # What the weights are.
 
     @property
     def is_point(self) -> bool:
@@ -134,36 +125,52 @@ class Method(Settings, ABC):
         """The weights before the first task."""
         return network.initial(variance=1.0)
 
-    def gather(
-        self, memory: Memory, task: Examples, generator: torch.Generator
-    ) -> tuple[Sequence[Examples], Memory]:
-        """What to train on for this task, and what to store."""
-        return [task], memory
+    def first_memory(self, q: MeanField) -> Any:
+        """What is kept before the first task."""
+        return self.memory_type()
 
-    def prepare(self, q: MeanField, memory: Memory, lesson: Lesson) -> tuple[MeanField, Memory]:
-        """Where training of a task starts."""
-        return q, memory
+    @property
+    def memory_types(self) -> tuple[type, ...]:
+        """The types of memory that this method may keep, for who reads it from a file."""
+        return (self.memory_type,)
 
-    def hold(self, memory: Memory, lesson: Lesson) -> Hold | None:
-        """What keeps the heads of earlier tasks at their answers while this one is learned."""
-        return None
+    # Three verbs a task.
 
-    @abstractmethod
-    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
-        """What is added to the likelihood, by name: kl, penalty, or nothing."""
+    def begin(self, lesson: Lesson) -> Start:
+        """What to train, from where, on what."""
+        return Start(lesson.q, lesson.memory, lesson.task, (Source((lesson.task,)),))
 
-    def loss(self, q: MeanField, memory: Memory, batch: Batch) -> Terms:
-        """What training minimises: nll + function + kl + penalty. This is the definition; the
-        training loop computes the same gradients faster, and tests hold the two together."""
-        examples = q.mean.new_tensor(batch.total)
-        return Terms(**batch.terms(q), **self.regulariser(q, memory, examples))
-
-    def consolidate(self, q: MeanField, memory: Memory, lesson: Lesson) -> Memory:
+    def end(self, lesson: Lesson, start: Start, trained: Trained) -> Any:
         """What to keep of a task."""
-        return replace(memory, prior=q, tasks=memory.tasks + 1)
+        return start.memory
 
-    def recall(
-        self, network: BayesianNetwork, q: MeanField, memory: Memory, head: int, fit: Fit
+    def predictor(
+        self, network: BayesianNetwork, q: MeanField, memory: Any, head: int, fit: Fit
     ) -> tuple[BayesianNetwork, MeanField]:
-        """What predicts for a head. Never fed back into learning."""
+        """What answers for a head. Never fed back into learning."""
         return network, q
+
+    # Pure functions of a step.
+
+    def likelihood(
+        self, weights: Weights, memory: Any, batch: Batch, network: BayesianNetwork
+    ) -> Terms:
+        """The terms of the loss that depend on a batch, by name."""
+        output = network(weights, batch.inputs, batch.head, training=True)
+        return {"nll": batch.nll(output)}
+
+    def regulariser(self, q: MeanField, memory: Any, examples: Tensor) -> Terms:
+        """The terms that depend on the weights alone, by name; `examples` is N."""
+        return {}
+
+    def move(self, step: Step, memory: Any) -> Step:
+        """What is really done with the optimiser's step."""
+        return step
+
+    def trace(self, q: MeanField) -> Running:
+        """The vectors to follow through the steps of a task, as they are before the first."""
+        return {}
+
+    def follow(self, running: Running, gradient: Gradient, step: Step) -> Running:
+        """The same vectors after a step; the gradient is that of the likelihood alone."""
+        return running

@@ -6,8 +6,8 @@ and is thrown away. With `alone`, the method learns from the coresets only: trai
 not used at all and prediction starts from the first weights and the first prior.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -15,24 +15,38 @@ import torch
 from pydantic import Field, SerializeAsAny
 from torch import Tensor
 
+from evclplus.core.batches import Batch, Source
 from evclplus.core.coresets import k_center, random_subset
+from evclplus.core.engine import Gradient, Running, Step, Terms
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
-from evclplus.core.hold import Hold
-from evclplus.core.network import BayesianNetwork
+from evclplus.core.network import BayesianNetwork, Weights
 from evclplus.errors import DataError
-from evclplus.methods.base import Fit, Lesson, Memory, Method
+from evclplus.methods.base import Fit, Lesson, Method, Start, Trained
+from evclplus.methods.space import OneOf, Space
 
 SELECTIONS: dict[str, Callable[[Tensor, int, torch.Generator], Tensor]] = {
     "random": random_subset,
     "kcenter": k_center,
 }
 
+CORESET: Space = {"coreset_epochs": OneOf((20, 100, 200))}
+"""What a search may try beside what the wrapped method has."""
+
+
+@dataclass(frozen=True)
+class WithCoreset:
+    """What the wrapped method keeps, and the stored examples, task by task."""
+
+    inner: Any
+    stored: tuple[Examples, ...] = ()
+
 
 class Coreset(Method):
     """Any method with a few stored examples of every task, replayed just before testing."""
 
     name: ClassVar[str] = "coreset"
+    memory_type: ClassVar[type] = WithCoreset
 
     method: SerializeAsAny[Method]
     selection: Literal["random", "kcenter"] = "random"
@@ -46,14 +60,6 @@ class Coreset(Method):
     alone: bool = Field(False, description="learn from the coresets only")
 
     @property
-    def title(self) -> str:
-        return f"{'coreset' if self.alone else self.method.title}-{self.selection}"
-
-    def options(self) -> dict[str, Any]:
-        own = self.model_dump(mode="json", exclude={"method", "selection", "alone"})
-        return {**self.method.options(), **own}
-
-    @property
     def is_point(self) -> bool:
         return self.method.is_point
 
@@ -64,58 +70,104 @@ class Coreset(Method):
     def initial(self, network: BayesianNetwork) -> MeanField:
         return self.method.initial(network)
 
-    def gather(
-        self, memory: Memory, task: Examples, generator: torch.Generator
-    ) -> tuple[Sequence[Examples], Memory]:
+    def first_memory(self, q: MeanField) -> WithCoreset:
+        return WithCoreset(self.method.first_memory(q))
+
+    @property
+    def memory_types(self) -> tuple[type, ...]:
+        return (WithCoreset, *self.method.memory_types)
+
+    def begin(self, lesson: Lesson) -> Start:
         """Move the coreset from the training data to the memory."""
-        quota = self.coreset_size
+        memory: WithCoreset = lesson.memory
+        chosen, stored = self._choose(memory.stored, lesson)
+        if self.alone:
+            return Start(lesson.q, WithCoreset(memory.inner, stored), lesson.task, ())
+        rest = lesson.task.without(chosen)
+        start = self.method.begin(replace(lesson, memory=memory.inner, task=rest))
+        return replace(start, memory=WithCoreset(start.memory, stored))
+
+    def _choose(
+        self, stored: tuple[Examples, ...], lesson: Lesson
+    ) -> tuple[Tensor, tuple[Examples, ...]]:
+        task, quota = lesson.task, self.coreset_size
         if self.coreset_budget == "total":
-            quota = max(1, quota // (len(memory.stored) + 1))
+            quota = max(1, quota // (len(stored) + 1))
         if quota >= len(task) and not self.alone:
             raise DataError(
                 f"a coreset of {quota} leaves nothing to train on in a task of {len(task)} "
                 "examples; set coreset_size lower"
             )
-        chosen = SELECTIONS[self.selection](task.inputs(), quota, generator)
+        chosen = SELECTIONS[self.selection](task.inputs(), quota, lesson.generator("coreset"))
         # Both selections put the best first, so a smaller quota keeps a prefix.
-        older = [kept.take(torch.arange(min(quota, len(kept)))) for kept in memory.stored]
-        stored = tuple(examples.materialised() for examples in (*older, task.take(chosen)))
-        memory = replace(memory, stored=stored)
+        older = [kept.take(torch.arange(min(quota, len(kept)))) for kept in stored]
+        return chosen, tuple(one.materialised() for one in (*older, task.take(chosen)))
+
+    def end(self, lesson: Lesson, start: Start, trained: Trained) -> WithCoreset:
+        memory: WithCoreset = start.memory
         if self.alone:
-            return [], memory
-        return self.method.gather(memory, task.without(chosen), generator)
+            return memory
+        inner = replace(start, memory=memory.inner)
+        lesson = replace(lesson, memory=lesson.memory.inner)
+        return replace(memory, inner=self.method.end(lesson, inner, trained))
 
-    def prepare(self, q: MeanField, memory: Memory, lesson: Lesson) -> tuple[MeanField, Memory]:
-        return self.method.prepare(q, memory, lesson)
-
-    def hold(self, memory: Memory, lesson: Lesson) -> Hold | None:
-        return self.method.hold(memory, lesson)
-
-    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
-        return self.method.regulariser(q, memory, examples)
-
-    def consolidate(self, q: MeanField, memory: Memory, lesson: Lesson) -> Memory:
-        return self.method.consolidate(q, memory, lesson)
-
-    def recall(
-        self, network: BayesianNetwork, q: MeanField, memory: Memory, head: int, fit: Fit
+    def predictor(
+        self, network: BayesianNetwork, q: MeanField, memory: WithCoreset, head: int, fit: Fit
     ) -> tuple[BayesianNetwork, MeanField]:
-        coresets = [examples for examples in memory.stored if examples.head == head]
+        coresets = tuple(examples for examples in memory.stored if examples.head == head)
         if not coresets:
-            return network, q
+            return self.method.predictor(network, q, memory.inner, head, fit)
         network = network.copy()  # running statistics are not fed back either
+        inner, sources = memory.inner, (Source(coresets),)
         if self.alone:
-            everything = partial(torch.ones_like, q.mean, dtype=torch.bool)
-            lesson = Lesson(network, coresets, everything, everything, torch.Generator(), fit)
-            q, memory = self.method.prepare(q, Memory(prior=q.clone()), lesson)
-
+            start = self.method.begin(self._first_lesson(network, q, coresets, fit))
+            q, inner = start.q, start.memory
         q = fit(
+            self.method,
             network,
             q,
-            self.method,
-            memory,
-            coresets,
+            inner,
+            sources,
             purpose=f"recall {head}",
             epochs=self.coreset_epochs,
+        ).q
+        return self.method.predictor(network, q, inner, head, fit)
+
+    def _first_lesson(
+        self, network: BayesianNetwork, q: MeanField, coresets: tuple[Examples, ...], fit: Fit
+    ) -> Lesson:
+        """All coresets of a head as if they were a first task."""
+        everything = Examples(
+            torch.cat([one.inputs() for one in coresets]),
+            torch.cat([one.labels for one in coresets]),
+            max(one.outputs for one in coresets),
+            coresets[0].head,
         )
-        return network, q
+        return Lesson(
+            network=network,
+            q=q,
+            memory=self.method.first_memory(q.clone()),
+            task=everything,
+            position=0,
+            earlier=(),
+            new=partial(torch.ones_like, q.mean, dtype=torch.bool),
+            generator=lambda purpose: torch.Generator().manual_seed(0),
+            fit=fit,
+        )
+
+    def likelihood(
+        self, weights: Weights, memory: Any, batch: Batch, network: BayesianNetwork
+    ) -> Terms:
+        return self.method.likelihood(weights, memory.inner, batch, network)
+
+    def regulariser(self, q: MeanField, memory: Any, examples: Tensor) -> Terms:
+        return self.method.regulariser(q, memory.inner, examples)
+
+    def move(self, step: Step, memory: Any) -> Step:
+        return self.method.move(step, memory.inner)
+
+    def trace(self, q: MeanField) -> Running:
+        return self.method.trace(q)
+
+    def follow(self, running: Running, gradient: Gradient, step: Step) -> Running:
+        return self.method.follow(running, gradient, step)

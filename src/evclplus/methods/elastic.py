@@ -1,21 +1,45 @@
 """What EWC, EVCL and EVCL+ share: a Fisher that says which weights the old tasks need."""
 
 from abc import abstractmethod
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
 
-from evclplus.core.fisher import Labels, Reduction, diagonal_fisher
+from evclplus.core.batches import Batch, Source
+from evclplus.core.engine import Terms
+from evclplus.core.fisher import Reduction, diagonal_fisher
 from evclplus.core.gaussian import MeanField
-from evclplus.core.hold import Hold
-from evclplus.methods.base import Lesson, Memory, Method
+from evclplus.core.likelihoods import Labels
+from evclplus.core.network import BayesianNetwork, Weights
+from evclplus.core.tree import per_weight
+from evclplus.methods.base import Lesson, Method, Start, Trained
+from evclplus.methods.function_space import HeldHeads, function_space, hold
+from evclplus.methods.space import TRAINING, Log, OneOf, Space
 from evclplus.methods.variational import Variational
+
+
+@dataclass(frozen=True)
+class Anchored:
+    """The last posterior, which is prior and anchor; how much each weight matters to what was
+    learned, zero before the first task; and while a task is learned, the heads that are held."""
+
+    prior: MeanField
+    fisher: Tensor = per_weight()
+    held: HeldHeads = field(default_factory=HeldHeads)
 
 
 class Elastic(Method):
     """A method that penalises moving weights in proportion to their Fisher information."""
+
+    memory_type: ClassVar[type] = Anchored
+    space: ClassVar[Space] = TRAINING | {
+        # A sum over examples instead of their mean would only rescale lambda.
+        "lam": Log(1.0, 1e9),
+        "fisher_tasks": OneOf(("last", "accumulated")),
+        "fisher_temperature": Log(1.0, 100.0),
+    }
 
     lam: float = Field(100.0, ge=0, description="lambda, the strength of the elastic penalties")
     fisher_labels: Labels = Field(
@@ -32,49 +56,62 @@ class Elastic(Method):
     fisher_decay: float = Field(
         1.0, ge=0, le=1, description="gamma: what is left of the old sum when a task is added"
     )
-    protect: Literal["shared", "all"] = Field(
-        "shared", description="penalise weights that several tasks use, or all (old heads too)"
-    )
-
     lam_function: float = Field(
         0.0,
         ge=0,
         description="strength of holding earlier heads to their answers on the new inputs",
     )
 
-    def hold(self, memory: Memory, lesson: Lesson) -> Hold | None:
-        if self.lam_function == 0 or not lesson.earlier:
-            return None
-        # The network as it is before training: what it computes with then must not move with it.
-        return Hold(lesson.network.copy(), memory.prior, lesson.earlier, self.lam_function)
+    def first_memory(self, q: MeanField) -> Anchored:
+        return Anchored(q, q.mean.new_zeros(q.mean.shape))
 
-    def consolidate(self, q: MeanField, memory: Memory, lesson: Lesson) -> Memory:
+    def begin(self, lesson: Lesson) -> Start:
+        start = super().begin(lesson)
+        if self.lam_function == 0:
+            return start
+        held, task = hold(lesson.network, lesson.memory.prior, lesson.earlier, start.task)
+        memory = replace(start.memory, held=held)
+        return Start(start.q, memory, task, (Source((task,)), *start.sources[1:]))
+
+    def likelihood(
+        self, weights: Weights, memory: Anchored, batch: Batch, network: BayesianNetwork
+    ) -> Terms:
+        if batch.answers is None:
+            return super().likelihood(weights, memory, batch, network)
+        output, answers = memory.held.outputs(network, weights, batch)
+        return {
+            "nll": batch.nll(output),
+            "function": function_space(answers, batch.answers, self.lam_function),
+        }
+
+    def end(self, lesson: Lesson, start: Start, trained: Trained) -> Anchored:
         fisher = diagonal_fisher(
             lesson.network,
-            q,
-            lesson.data[-1],
-            lesson.generator,
+            trained.q,
+            start.task,
+            lesson.generator("fisher"),
             self.fisher_labels,
             self.fisher_reduction,
             self.fisher_examples,
             self.fisher_temperature,
+            lesson.likelihood,
         )
-        if self.protect == "shared":
-            fisher = fisher * lesson.shared()
-        if self.fisher_tasks == "accumulated" and memory.fisher is not None:
-            fisher = self.fisher_decay * memory.fisher + fisher
-        kept = super().consolidate(q, memory, lesson)
-        return replace(kept, fisher=fisher)
+        if self.fisher_tasks == "accumulated":
+            fisher = self.fisher_decay * start.memory.fisher + fisher
+        return Anchored(trained.q, fisher)
 
 
 class ElasticVariational(Elastic, Variational):
     """Gaussian weights with a penalty: EVCL and EVCL+ differ in nothing but its equation."""
 
-    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
-        terms = {"kl": self.scaled_kl(q, memory.prior, examples)}
-        if memory.fisher is not None:
-            terms["penalty"] = self.penalty(q, memory.prior, memory.fisher)
-        return terms
+    memory_type: ClassVar[type] = Anchored
+    space: ClassVar[Space] = Variational.space | Elastic.space
+
+    def regulariser(self, q: MeanField, memory: Anchored, examples: Tensor) -> Terms:
+        return {
+            "kl": self.scaled_kl(q, memory.prior, examples),
+            "penalty": self.penalty(q, memory.prior, memory.fisher),
+        }
 
     @abstractmethod
     def penalty(self, q: MeanField, previous: MeanField, fisher: Tensor) -> Tensor:

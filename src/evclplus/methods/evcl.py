@@ -7,8 +7,8 @@
 The paper adds the penalties to a quantity to be maximised; here they are added to the negative
 ELBO, the only sign under which they protect anything.
 
-It keeps the last posterior, as prior and anchor, and the Fisher at its mean. On the first task
-there is no Fisher and no penalty.
+It keeps the last posterior, as prior and anchor, and the Fisher at its mean, which is zero on the
+first task: there is no penalty.
 """
 
 from typing import ClassVar
@@ -24,9 +24,11 @@ class EVCL(ElasticVariational):
     """VCL with elastic penalties on the means and the variances."""
 
     name: ClassVar[str] = "evcl"
+    colour: ClassVar[str] = "#E69F00"
+    marker: ClassVar[str] = "s"
 
     def penalty(self, q: MeanField, previous: MeanField, fisher: Tensor) -> Tensor:
         means = elastic_mean(q.mean, previous.mean, fisher, self.lam)
         # A variance has the Fisher of its mean; point values have no variance.
-        fisher = fisher[: len(q.variance)]
+        fisher = q.gaussian(fisher)
         return means + elastic_variance(q.variance, previous.variance, fisher, self.lam)

@@ -9,8 +9,8 @@
 A weight may become more certain at EVCL's small price; becoming less certain costs k times its
 variance.
 
-It keeps the last posterior, as prior and anchor, and the Fisher at its mean. On the first task
-there is no Fisher and no penalty.
+It keeps the last posterior, as prior and anchor, and the Fisher at its mean, which is zero on the
+first task: there is no penalty.
 """
 
 from typing import ClassVar
@@ -20,13 +20,23 @@ from torch import Tensor
 
 from evclplus.core.gaussian import MeanField
 from evclplus.core.penalties import Norm, asymmetric_variance, elastic_mean, has_grown
+from evclplus.methods.base import Role
 from evclplus.methods.elastic import ElasticVariational
+from evclplus.methods.space import Log, OneOf, Space
 
 
 class EVCLPlus(ElasticVariational):
     """VCL with elastic penalties that resist growing variances k times more."""
 
     name: ClassVar[str] = "evcl+"
+    colour: ClassVar[str] = "#D55E00"
+    marker: ClassVar[str] = "o"
+    role: ClassVar[Role] = "ours"
+    space: ClassVar[Space] = ElasticVariational.space | {
+        "k": Log(0.1, 1000.0),
+        # Not in the papers of EVCL and EWC, so their searches go without it.
+        "lam_function": OneOf((0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
+    }
 
     k: float = Field(5.0, ge=0, description="price of a variance that exceeds its previous value")
     norm: Norm = Field(
@@ -36,7 +46,7 @@ class EVCLPlus(ElasticVariational):
     def penalty(self, q: MeanField, previous: MeanField, fisher: Tensor) -> Tensor:
         means = elastic_mean(q.mean, previous.mean, fisher, self.lam)
         # A variance has the Fisher of its mean; point values have no variance.
-        fisher = fisher[: len(q.variance)]
+        fisher = q.gaussian(fisher)
         new, old = q.variance, previous.variance
         grown = has_grown(new, old, q.layout, self.norm)
         return means + asymmetric_variance(new, old, fisher, self.lam, self.k, grown)

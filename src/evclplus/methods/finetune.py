@@ -5,16 +5,13 @@ minimise  -log p(y|x, theta)
 
 from typing import ClassVar
 
-from torch import Tensor
-
-from evclplus.core.gaussian import MeanField
-from evclplus.methods.base import Memory, Method
+from evclplus.methods.base import Method, Role
 
 
 class FineTune(Method):
     """Plain training on one task after another: the lower bound."""
 
     name: ClassVar[str] = "finetune"
-
-    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
-        return {}
+    colour: ClassVar[str] = "#7A7A7A"
+    marker: ClassVar[str] = "d"
+    role: ClassVar[Role] = "bound"

@@ -5,31 +5,31 @@
 It keeps every example, which continual learning must not; that is what makes it a bound.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
+from evclplus.core.batches import Source
 from evclplus.core.examples import Examples
-from evclplus.core.gaussian import MeanField
-from evclplus.methods.base import Lesson, Memory, Method
+from evclplus.methods.base import Lesson, Method, Role, Start
+
+
+@dataclass(frozen=True)
+class AllExamples:
+    """Every example of every task."""
+
+    stored: tuple[Examples, ...] = ()
 
 
 class Joint(Method):
     """Training on all tasks seen so far, from scratch: the upper bound."""
 
     name: ClassVar[str] = "joint"
+    colour: ClassVar[str] = "#000000"
+    marker: ClassVar[str] = "h"
+    role: ClassVar[Role] = "bound"
+    memory_type: ClassVar[type] = AllExamples
 
-    def gather(
-        self, memory: Memory, task: Examples, generator: torch.Generator
-    ) -> tuple[Sequence[Examples], Memory]:
-        stored = (*memory.stored, task)
-        return stored, replace(memory, stored=stored)
-
-    def prepare(self, q: MeanField, memory: Memory, lesson: Lesson) -> tuple[MeanField, Memory]:
-        return self.initial(lesson.network), memory
-
-    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
-        return {}
+    def begin(self, lesson: Lesson) -> Start:
+        stored = (*lesson.memory.stored, lesson.task)
+        q = self.initial(lesson.network)
+        return Start(q, AllExamples(stored), lesson.task, (Source(stored),))

@@ -1,19 +1,38 @@
 """What VCL, EVCL and EVCL+ share: Gaussian weights, where they start, and the ELBO's terms."""
 
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from evclplus.core.batches import Source
 from evclplus.core.gaussian import MeanField, kl
 from evclplus.core.network import BayesianNetwork
-from evclplus.methods.base import Lesson, Memory, Method
+from evclplus.methods.base import Lesson, Method, Start, Trained
+from evclplus.methods.finetune import FineTune
+from evclplus.methods.space import TRAINING, Log, OneOf, Space
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """The Gaussian that the next posterior is held to: the last one, and the first prior for
+    weights that no task has used yet."""
+
+    prior: MeanField
 
 
 class Variational(Method):
-    """A method that learns a Gaussian over every weight."""
+    """A method that learns a Gaussian over every weight. Its memory has a `prior`."""
+
+    space: ClassVar[Space] = TRAINING | {
+        "beta": Log(1e-4, 1.0),
+        "initial_variance": Log(1e-7, 1e-2),
+        "start_epochs": OneOf((1, 10)),
+        "prior_variance": Log(1e-3, 1.0),
+    }
+    memory_type: ClassVar[type] = Posterior
 
     beta: float = Field(1.0, ge=0, description="weight of the KL; below 1 tempers the likelihood")
     kl_scale: Literal["examples", "none"] = Field(
@@ -47,26 +66,34 @@ class Variational(Method):
     def initial(self, network: BayesianNetwork) -> MeanField:
         return network.initial(self.initial_variance)
 
-    def prepare(self, q: MeanField, memory: Memory, lesson: Lesson) -> tuple[MeanField, Memory]:
+    def first_memory(self, q: MeanField) -> Any:
+        return self.memory_type(prior=q)
+
+    def begin(self, lesson: Lesson) -> Start:
         """Before the first task, maximum likelihood sets the means. Weights that come into use
         get the first prior; all others keep their last posterior as prior."""
-        if memory.tasks == 0 and self.start == "mle":
+        q, prior = lesson.q, lesson.memory.prior
+        sources = (Source((lesson.task,)),)
+        if lesson.position == 0 and self.start == "mle":
             # The mean network by itself: no regulariser, and the variances stay.
             q = lesson.fit(
+                FineTune(),
                 lesson.network,
                 q,
-                None,
-                memory,
-                lesson.data,
+                lesson.memory,
+                sources,
                 purpose="start",
                 epochs=self.start_epochs,
                 at_mean=True,
-            )
+            ).q
         new = lesson.new()
-        prior = memory.prior.replaced(new, 0.0, self.prior_variance)
+        prior = prior.replaced(new, 0.0, self.prior_variance)
         if self.prior_mean == "mle":
             prior = replace(prior, mean=torch.where(new, q.mean, prior.mean))
-        return q, replace(memory, prior=prior)
+        return Start(q, replace(lesson.memory, prior=prior), lesson.task, sources)
+
+    def end(self, lesson: Lesson, start: Start, trained: Trained) -> Any:
+        return replace(start.memory, prior=trained.q)
 
     def scaled_kl(self, q: MeanField, prior: MeanField, examples: Tensor) -> Tensor:
         """(beta / N) KL(q || prior): the negative ELBO over the number of examples."""

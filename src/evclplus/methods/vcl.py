@@ -9,15 +9,17 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from evclplus.core.engine import Terms
 from evclplus.core.gaussian import MeanField
-from evclplus.methods.base import Memory
-from evclplus.methods.variational import Variational
+from evclplus.methods.variational import Posterior, Variational
 
 
 class VCL(Variational):
     """Variational continual learning: each posterior is the next task's prior."""
 
     name: ClassVar[str] = "vcl"
+    colour: ClassVar[str] = "#0072B2"
+    marker: ClassVar[str] = "^"
 
-    def regulariser(self, q: MeanField, memory: Memory, examples: Tensor) -> dict[str, Tensor]:
+    def regulariser(self, q: MeanField, memory: Posterior, examples: Tensor) -> Terms:
         return {"kl": self.scaled_kl(q, memory.prior, examples)}

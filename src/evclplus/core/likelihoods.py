@@ -1,0 +1,107 @@
+"""What a network's outputs say of a label: the mean negative log-likelihood, and its Fisher.
+
+The Fisher needs each example's gradient at the outputs, for labels that the model itself expects:
+`directions` gives them, each with a weight per example.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import log, pi
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Labels = Literal["exact", "sampled", "true"]
+"""exact: the expectation over the model's own labels, all of them weighted by their
+probability. sampled: one label drawn from the model for each example. true: the data's label
+(the empirical Fisher)."""
+
+Directions = Iterator[tuple[Tensor, Tensor]]
+
+
+class Likelihood(Protocol):
+    """The mean over a batch of -log p(y | output)."""
+
+    def __call__(self, output: Tensor, y: Tensor, /) -> Tensor: ...
+
+    def directions(
+        self, output: Tensor, y: Tensor, labels: Labels, generator: torch.Generator
+    ) -> Directions: ...
+
+
+@dataclass(frozen=True)
+class Classification:
+    """y is a class, the outputs are logits."""
+
+    def __call__(self, output: Tensor, y: Tensor, /) -> Tensor:
+        return F.cross_entropy(output, y)
+
+    def directions(
+        self, output: Tensor, y: Tensor, labels: Labels, generator: torch.Generator
+    ) -> Directions:
+        """The gradient of log p(c|x) is that of the logits along e_c - p. With two classes the
+        exact expectation is p_0 p_1 times the square of one gradient, along (-1, 1)."""
+        probabilities = output.softmax(1)
+        if labels == "exact" and output.shape[1] == 2:
+            yield torch.tensor([-1.0, 1.0]).to(output).expand_as(output), probabilities.prod(1)
+            return
+        if labels == "exact":
+            choices = [torch.full_like(y, label) for label in range(output.shape[1])]
+        elif labels == "sampled":
+            choices = [torch.multinomial(probabilities.cpu(), 1, generator=generator)[:, 0].to(y)]
+        else:
+            choices = [y]
+        for choice in choices:
+            one_hot = F.one_hot(choice, output.shape[1])
+            weight = (one_hot * probabilities).sum(1) if labels == "exact" else one_hot.sum(1)
+            yield one_hot - probabilities, weight.to(output.dtype)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """y is Gaussian around the outputs, with a known standard deviation."""
+
+    std: float = 1.0
+
+    def __call__(self, output: Tensor, y: Tensor, /) -> Tensor:
+        error = (output - y.view_as(output)) / self.std
+        each = 0.5 * error.square() + log(self.std) + 0.5 * log(2 * pi)
+        return each.sum(1).mean()
+
+    def directions(
+        self, output: Tensor, y: Tensor, labels: Labels, generator: torch.Generator
+    ) -> Directions:
+        """E[(y - f)^2] is the variance, so the exact Fisher is the sum over outputs of their
+        squared gradients over it."""
+        ones = torch.ones(len(output), dtype=output.dtype, device=output.device)
+        if labels == "exact":
+            for index in range(output.shape[1]):
+                one_hot = F.one_hot(torch.tensor(index), output.shape[1]).to(output)
+                yield (one_hot / self.std).expand_as(output), ones
+        elif labels == "sampled":
+            noise = torch.randn(output.shape, generator=generator, dtype=output.dtype)
+            yield noise.to(output.device) / self.std, ones
+        else:
+            yield (y.view_as(output) - output) / self.std**2, ones
+
+
+@dataclass(frozen=True)
+class OwnCriterion:
+    """A user's own mean loss over a batch, from (outputs, y). Nothing is known of its labels, so
+    the Fisher is the empirical one."""
+
+    criterion: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, output: Tensor, y: Tensor, /) -> Tensor:
+        return self.criterion(output, y)
+
+    def directions(
+        self, output: Tensor, y: Tensor, labels: Labels, generator: torch.Generator
+    ) -> Directions:
+        with torch.enable_grad():
+            leaf = output.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.criterion(leaf, y), leaf)
+        ones = torch.ones(len(output), dtype=output.dtype, device=output.device)
+        yield len(output) * gradient, ones  # of each example's own loss, not of their mean

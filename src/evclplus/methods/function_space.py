@@ -1,0 +1,88 @@
+"""The elastic term in function space: earlier heads keep their answers.
+
+    (lambda_f / 2) mean over x of sum_h |z_h(x; theta) - z_h(x; mu_prev)|^2
+
+x are inputs of the task being learned, h the heads of earlier tasks, z_h their outputs. The body
+is drawn from q; the heads themselves stay at mu_prev, so that only the body can answer for a
+change. A Fisher cannot see a unit that is silent on the old data and may switch on; this can, and
+it needs no old data: what the heads answered before is computed once, when the task arrives.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from evclplus.core.batches import Batch
+from evclplus.core.examples import Examples, rows_at_once
+from evclplus.core.gaussian import MeanField
+from evclplus.core.heads import Held
+from evclplus.core.network import BayesianNetwork, Weights
+
+LEAST_OUTPUTS = 16
+"""Linear heads are held in blocks of this many outputs, twice, four times as many: unused rows are
+zero. So a graph that was compiled for one task serves the next ones, which hold more heads."""
+
+
+@dataclass(frozen=True)
+class HeldHeads:
+    """The heads that are held, at mu_prev: linear ones as one weight and one bias, others by the
+    names of their parameters."""
+
+    heads: tuple[int, ...] = ()
+    linear: Held | None = None
+    named: tuple[tuple[str, Tensor], ...] = ()
+
+    def outputs(
+        self, network: BayesianNetwork, weights: Weights, batch: Batch
+    ) -> tuple[Tensor, Tensor]:
+        """What the batch's own head answers, and what the held ones do, all from one pass."""
+        if self.linear is not None:
+            output = network(weights, batch.inputs, batch.head, held=self.linear, training=True)
+            count = self.linear[0].shape[0]
+        else:
+            asked = (batch.head, *self.heads)
+            output = network(weights.at(dict(self.named)), batch.inputs, asked, training=True)
+            assert batch.answers is not None
+            count = batch.answers.shape[1]
+        return output[:, :-count], output[:, -count:]
+
+
+def hold(
+    network: BayesianNetwork, previous: MeanField, heads: tuple[int, ...], examples: Examples
+) -> tuple[HeldHeads, Examples]:
+    """The heads to hold, and the examples with what these answer before anything is learned."""
+    linear = network.linear_heads(previous, heads) if network.has_heads else None
+    if linear is not None:
+        linear = _padded(linear)
+        held = HeldHeads(heads, linear)
+    elif heads:
+        held = HeldHeads(heads, None, tuple(network.weights_of_head(previous, heads).items()))
+    else:
+        return HeldHeads(), examples
+    network = network.copy()  # running statistics stay as they are
+    answers = []
+    with torch.no_grad():
+        for index in torch.arange(len(examples)).split(rows_at_once(examples.store)):
+            x = examples.inputs(index).to(network.device)
+            asked = () if linear is not None else heads
+            output = network(previous, x, asked, held=linear)
+            answers.append(output.to(examples.labels.device))
+    return held, replace(examples, answers=torch.cat(answers))
+
+
+def _padded(linear: Held) -> Held:
+    weight, bias = linear
+    rows = LEAST_OUTPUTS
+    while rows < len(weight):
+        rows *= 2
+    more = rows - len(weight)
+    return (
+        torch.cat([weight, weight.new_zeros(more, weight.shape[1])]),
+        torch.cat([bias, bias.new_zeros(more)]),
+    )
+
+
+def function_space(now: Tensor, before: Tensor, lam_function: float | Tensor) -> Tensor:
+    """(lambda_f / 2) mean over x of |z(x; theta) - z(x; mu_prev)|^2, summed over outputs."""
+    return 0.5 * lam_function * (now - before).square().sum(1).mean()
