@@ -241,7 +241,7 @@ class BayesianNetwork:
         def of(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
             return {name: named[prefix + name] for name in own if prefix + name in named}
 
-        means = {name: value.detach() for name, value in own.items()} | of(weights.means)
+        means = own | of(weights.means)
         return Loaded(means, of(weights.variances), of(weights.pairs), weights.noise)
 
     def _drawn(self, weights: Weights) -> dict[str, Tensor]:

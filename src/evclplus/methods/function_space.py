@@ -26,11 +26,11 @@ zero. So a graph that was compiled for one task serves the next ones, which hold
 
 @dataclass(frozen=True)
 class HeldHeads:
-    """The heads that are held, at mu_prev: linear ones as one weight and one bias, others by the
-    names of their parameters."""
+    """The heads that are held, at mu_prev: linear ones as one weight and one bias, all others by
+    their numbers and the names of their parameters."""
 
-    heads: tuple[int, ...] = ()
     linear: Held | None = None
+    heads: tuple[int, ...] = ()
     named: tuple[tuple[str, Tensor], ...] = ()
 
     def outputs(
@@ -55,9 +55,9 @@ def hold(
     linear = network.linear_heads(previous, heads) if network.has_heads else None
     if linear is not None:
         linear = _padded(linear)
-        held = HeldHeads(heads, linear)
+        held = HeldHeads(linear)
     elif heads:
-        held = HeldHeads(heads, None, tuple(network.weights_of_head(previous, heads).items()))
+        held = HeldHeads(None, heads, tuple(network.weights_of_head(previous, heads).items()))
     else:
         return HeldHeads(), examples
     network = network.copy()  # running statistics stay as they are
