@@ -58,7 +58,7 @@ class Header(BaseModel):
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
-    schema_version: Literal[3] = Field(SCHEMA, alias="schema")
+    schema_version: Literal[3] = Field(3, alias="schema")
     method: dict[str, Any] = Field(description="its kind and settings")
     training: dict[str, Any]
     seed: int
@@ -67,7 +67,9 @@ class Header(BaseModel):
     std: float = Field(1.0, gt=0, description="of regression")
     architecture: Architecture | None
     network: str
-    heads: list[int] = Field(description="outputs of each head, as tasks have asked for them")
+    growth: list[tuple[int, int, int]] = Field(
+        description="heads that came with tasks, or became wider: head, outputs, features"
+    )
     layout: SavedLayout
     learned: list[SavedTask]
     kept: Any = Field(description="what the method keeps, but for its tensors")

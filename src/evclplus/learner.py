@@ -162,13 +162,10 @@ class Learner:
     def _with_head(self, examples: Examples) -> tuple[BayesianNetwork, MeanField, Any]:
         """The network, weights and memory with the head that these examples need."""
         network, head, outputs = self.network, examples.head, examples.outputs
-        module = network.skeleton
-        if not isinstance(module, MultiHead) or head > len(module.heads):
+        own = self._linear_head(head)
+        comes = network.has_heads and head == network.heads
+        if not comes and (own is None or own.out_features >= outputs):
             return network, self.q, self.memory
-        if head < len(module.heads):
-            own = module.heads[head]
-            if not isinstance(own, nn.Linear) or own.out_features >= outputs:
-                return network, self.q, self.memory
         x = examples.inputs(torch.arange(min(2, len(examples))))
         seed = derived_seed(self.seed, "head", head, outputs)
         larger = network.grown(head, outputs, network.features(x), seed)
@@ -180,8 +177,8 @@ class Learner:
         self, network: BayesianNetwork, q: MeanField, memory: Any, task: Task, trainer: Trainer
     ) -> Lesson:
         seen, position = self.outputs_seen, len(self.learned)
-        module = network.skeleton
-        grows = isinstance(module, MultiHead) and isinstance(module.heads[task.head], nn.Linear)
+        head = network.skeleton.heads[task.head] if network.has_heads else None  # type: ignore[index]
+        grows = isinstance(head, nn.Linear)
 
         def new() -> Tensor:
             marks = new_weights(network.owner, network.layout, task.head, seen, task.outputs, grows)
@@ -373,9 +370,16 @@ class Learner:
 
     def _width(self, head: int) -> int:
         """How many outputs a head has, as far as that can be seen without asking it."""
+        own = self._linear_head(head)
+        return self.outputs_seen[head] if own is None else own.out_features
+
+    def _linear_head(self, head: int) -> nn.Linear | None:
+        """A head that can become wider."""
         module = self.network.skeleton
-        own = module.heads[head] if isinstance(module, MultiHead) else None
-        return own.out_features if isinstance(own, nn.Linear) else self.outputs_seen[head]
+        if not isinstance(module, MultiHead) or head >= len(module.heads):
+            return None
+        own = module.heads[head]
+        return own if isinstance(own, nn.Linear) else None
 
     def _predict_checked(
         self, x: Any, task: Task | int | None, samples: int | None
@@ -447,17 +451,16 @@ class Learner:
             **{f"buffer.{name}": buffer for name, buffer in self.network.buffers.items()},
         }
         kept = checkpoint.as_plain(self.memory, "memory", tensors)
-        architecture = getattr(module, "architecture", None)
-        is_ready = isinstance(module, networks.ReadyNetwork)
+        ready = module if isinstance(module, networks.ReadyNetwork) else None
         header = {
             "method": described(self.method),
             "training": self.training.model_dump(mode="json"),
             "seed": self.seed,
             "samples": self.samples,
             **_saved_likelihood(self.likelihood),
-            "architecture": architecture.model_dump(mode="json") if is_ready else None,
+            "architecture": ready and ready.architecture.model_dump(mode="json"),
             "network": type(module).__name__,
-            "heads": [self.outputs_seen.get(head, 0) for head in range(self.network.heads)],
+            "growth": self.network.growth,
             "layout": asdict(self.network.layout),
             "learned": [asdict(task) for task in self.learned],
             "kept": kept,
@@ -516,20 +519,13 @@ class Learner:
         return learner
 
     def _grow_to(self, header: checkpoint.Header) -> None:
-        """Give the network the heads that were added before it was saved. Their weights are in the
-        file; their sizes are those of the saved layout."""
-        module = self.network.skeleton
-        if not isinstance(module, MultiHead):
-            return
-        shapes = dict(zip(header.layout.names, header.layout.shapes, strict=False))
-        for head in range(len(header.heads)):
-            shape = shapes.get(f"heads.{head}.weight")
-            if shape is None or len(shape) != 2:
-                continue
-            missing = head == self.network.heads
-            own = None if missing else self.network.skeleton.heads[head]  # type: ignore[index, union-attr]
-            if missing or (isinstance(own, nn.Linear) and own.out_features < shape[0]):
-                self.network = self.network.grown(head, *shape, seed=0)
+        """Give the network the heads that came before it was saved; their weights are in the file.
+        A ready-made one is built with them."""
+        for head, outputs, features in header.growth:
+            own = self._linear_head(head)
+            if head == self.network.heads or (own is not None and own.out_features < outputs):
+                self.network = self.network.grown(head, outputs, features, seed=0)
+        self.network.growth = tuple(header.growth)
 
 
 def _likelihood(criterion: Any) -> Likelihood:

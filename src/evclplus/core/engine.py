@@ -236,12 +236,14 @@ def update(problem: Problem, vectors: Vectors, rates: Tensor, layout: Any) -> No
     gradients = [vectors.gradient.mean]
     if learns_variance:
         gradients.append(vectors.gradient.variance)
-    leaves = [mean.detach().requires_grad_(), variance.detach().requires_grad_()]
+    q = MeanField(mean.detach().requires_grad_(), variance.detach().requires_grad_(), layout)
     with torch.enable_grad():
-        terms = objective.regulariser(MeanField(*leaves, layout), problem.memory, problem.examples)
+        terms = objective.regulariser(q, problem.memory, problem.examples)
     if terms:
         total = torch.stack(list(terms.values())).sum()
-        more = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
+        more = torch.autograd.grad(
+            total, (q.mean, q.variance), allow_unused=True, materialize_grads=True
+        )
         gradients = [a + b for a, b in zip(gradients, more, strict=False)]
     if learns_variance:
         gradients[1] = gradients[1] * 2 * variance  # d sigma^2 / d log sigma = 2 sigma^2

@@ -58,10 +58,10 @@ class MultiHead(nn.Module):
         old, new = self.heads[head], self.new_head(features, outputs)
         assert isinstance(old, nn.Linear), "only a linear head can become wider"
         assert isinstance(new, nn.Linear)
+        first = dict(old.named_parameters())
         with torch.no_grad():
-            new.weight[: old.out_features] = old._parameters["weight"]
-            if new.bias is not None:
-                new.bias[: old.out_features] = old._parameters["bias"]
+            for name, value in new.named_parameters():
+                value[: old.out_features] = first[name]
         self.heads[head] = new
 
 

@@ -65,6 +65,8 @@ class BayesianNetwork:
         self.point = point
         self.has_heads = isinstance(module, MultiHead)
         self.local_layers: dict[str, LocalLayer] = {}
+        self.growth: tuple[tuple[int, int, int], ...] = ()
+        """What was added: (head, outputs, features), in this order."""
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -103,6 +105,7 @@ class BayesianNetwork:
             torch.manual_seed(seed)
             module.grow(head, outputs, features)
         module.heads[head].to(self.device, self.dtype)
+        larger.growth = (*self.growth, (head, outputs, features))
         larger.local_layers.pop(f"heads.{head}", None)  # of a head that was made anew, wider
         larger._lay_out()
         return larger

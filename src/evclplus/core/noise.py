@@ -31,7 +31,7 @@ class Noise:
         start, self.used = self.used, self.used + pairs
         places = torch.arange(start, self.used, dtype=torch.int32, device=tensor.device)
         seed = self.seed.to(tensor.device).unbind()
-        if torch.is_tensor(pairs) or _is_traced(tensor) or pairs <= BLOCK:
+        if _is_traced(tensor) or pairs <= BLOCK:
             both = torch.cat(_pairs(places, seed, tensor.dtype))
         else:
             both = tensor.new_empty(2 * pairs)

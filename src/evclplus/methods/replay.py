@@ -46,7 +46,7 @@ class ExperienceReplay(Method):
             replace(one, outputs=max(one.outputs, outputs)) if one.head == lesson.task.head else one
             for one in memory.stored
         )
-        sources = (Source((lesson.task,)),)
+        sources: tuple[Source, ...] = (Source((lesson.task,)),)
         if stored:
             sources = (*sources, Source(stored, per_step=self.replay_batch))
         return Start(lesson.q, memory, lesson.task, sources)
