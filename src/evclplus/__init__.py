@@ -7,6 +7,7 @@ from evclplus import networks
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead
+from evclplus.core.likelihoods import Regression
 from evclplus.core.metrics import Scores
 from evclplus.errors import EvclplusError
 from evclplus.learner import Evaluation, Learner, Uncertainty
@@ -24,7 +25,7 @@ from evclplus.methods.vcl import VCL
 from evclplus.settings import Training
 from evclplus.streams.permuted import permuted_tasks
 from evclplus.streams.rotated import rotated_tasks
-from evclplus.streams.sequence import task, tasks
+from evclplus.streams.sequence import regression_task, task, tasks
 from evclplus.streams.split import split_tasks
 from evclplus.streams.task import Stream, Task
 
@@ -54,6 +55,7 @@ __all__ = [
     "MeanField",
     "Method",
     "MultiHead",
+    "Regression",
     "Scores",
     "Stream",
     "SynapticIntelligence",
@@ -68,6 +70,7 @@ __all__ = [
     "method",
     "networks",
     "permuted_tasks",
+    "regression_task",
     "rotated_tasks",
     "split_tasks",
     "task",

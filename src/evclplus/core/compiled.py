@@ -174,15 +174,14 @@ class CompiledLikelihood:
         if kind not in self.found:
             self.found[kind] = self._graph(batch, names, tensors)
         graph, terms = self.found[kind]
-        values = graph([one.tensor for one in self._arguments(batch, tensors, seed)])
+        values = graph(self._values(batch, tensors, seed))
         return dict(zip(terms, values, strict=False)), values[len(terms) :]
 
-    def _arguments(self, batch: Batch, tensors: Sequence[Tensor], seed: Tensor) -> list[Argument]:
+    def _values(self, batch: Batch, tensors: Sequence[Tensor], seed: Tensor) -> list[Tensor]:
+        """All that a graph may read; those with a row for each example come first."""
         answers = () if batch.answers is None else (batch.answers,)
-        return [
-            *(Argument(rows, any_size=True) for rows in (batch.x.contiguous(), batch.y, *answers)),
-            *map(Argument, (torch.tensor(batch.share), seed, *self.kept, *tensors)),
-        ]
+        share = torch.tensor(batch.share)
+        return [batch.x.contiguous(), batch.y, *answers, share, seed, *self.kept, *tensors]
 
     def _graph(
         self, batch: Batch, names: Sequence[str], tensors: Sequence[Tensor]
@@ -204,7 +203,10 @@ class CompiledLikelihood:
             return (*terms.values(), *gradients)
 
         key = ("likelihood", _description(problem, batch, names), _kind(batch))
-        graph = self.graphs.find(key, function, self._arguments(large, tensors, seed))
+        rows = 2 if batch.answers is None else 3
+        values = enumerate(self._values(large, tensors, seed))
+        arguments = [Argument(value, any_size=index < rows) for index, value in values]
+        graph = self.graphs.find(key, function, arguments)
         for one in (large, small):
             # Where a ReLU or a maximum has its kink, a rounding error flips a gradient. That is
             # rare; a wrong graph is wrong whatever is drawn.
@@ -223,7 +225,7 @@ class CompiledLikelihood:
     ) -> bool:
         """Whether both find the same terms, and the same gradients but for a few flipped ones."""
         terms, gradients = likelihood_gradient(self.problem, batch, names, tensors, seed)
-        found = graph([one.tensor for one in self._arguments(batch, tensors, seed)])
+        found = graph(self._values(batch, tensors, seed))
         low = self.problem.low_precision
         return _close(found[: len(terms)], list(terms.values()), 3e-2 if low else 1e-3) and _close(
             found[len(terms) :], gradients, 3e-2

@@ -36,7 +36,7 @@ def labelled(pair: Pair, what: str) -> Labelled:
     """Check `(inputs, labels)` and share the inputs' memory where their type allows it."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise DataError(f"{what} must be a pair (inputs, labels), got {type(pair).__name__}")
-    store = _inputs(pair[0], what)
+    store = inputs_of(pair[0], what)
     classes = _classes(pair[1], what)
     if len(store) != len(classes):
         raise DataError(
@@ -61,7 +61,7 @@ def check_alike(first: Labelled, second: Labelled, names: tuple[str, str]) -> No
         )
 
 
-def _tensor(values: Any, what: str) -> Tensor:
+def tensor_of(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach().cpu()
     try:
@@ -76,8 +76,8 @@ def _tensor(values: Any, what: str) -> Tensor:
         ) from None
 
 
-def _inputs(values: Any, what: str) -> Tensor:
-    store = _tensor(values, f"the inputs of {what}")
+def inputs_of(values: Any, what: str) -> Tensor:
+    store = tensor_of(values, f"the inputs of {what}")
     if store.ndim < 2:
         raise DataError(
             f"the inputs of {what} have the shape {tuple(store.shape)};"
@@ -109,7 +109,7 @@ def _check_finite(store: Tensor, what: str) -> None:
 
 
 def _classes(values: Any, what: str) -> Tensor:
-    classes = _tensor(values, f"the labels of {what}")
+    classes = tensor_of(values, f"the labels of {what}")
     if classes.ndim != 1:
         raise DataError(
             f"the labels of {what} have the shape {tuple(classes.shape)};"

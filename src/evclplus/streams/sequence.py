@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from evclplus.core.examples import Examples, View
 from evclplus.errors import DataError
-from evclplus.streams.arrays import Labelled, Pair, check_alike, labelled
+from evclplus.streams.arrays import Labelled, Pair, check_alike, inputs_of, labelled, tensor_of
 from evclplus.streams.assemble import TaskCut, classes_of, cut_tasks
 from evclplus.streams.holdout import Splits, make_splits
 from evclplus.streams.scaling import Scaling, default_scaling, scaled_view
@@ -108,6 +110,28 @@ def task(
 
     nothing = examples(train.keep(train.rows[:0]))
     return Task(name, 0, examples(train), nothing, examples(tested))
+
+
+def regression_task(
+    x: Any, y: Any, *, name: str, head: int = 0, test: tuple[Any, Any] | None = None
+) -> Task:
+    """One task whose labels are numbers: y is (examples,) or (examples, outputs). For a learner
+    with criterion="regression" or one of its own. Nothing is scaled or held out."""
+    train = _numbers(x, y, name, head)
+    nothing = train.take(torch.arange(0))
+    tested = nothing if test is None else _numbers(*test, f"the test of {name}", head)
+    return Task(name, 0, train, nothing, tested)
+
+
+def _numbers(x: Any, y: Any, what: str, head: int) -> Examples:
+    inputs, values = inputs_of(x, what), tensor_of(y, f"the labels of {what}")
+    if values.is_complex() or values.ndim not in (1, 2) or not torch.isfinite(values).all():
+        raise DataError(
+            f"the labels of {what} have shape {tuple(values.shape)} and type {values.dtype}; "
+            "expected finite numbers, (examples,) or (examples, outputs)"
+        )
+    values = values.to(torch.get_default_dtype()).reshape(len(values), -1)
+    return Examples(inputs, values, values.shape[1], head)
 
 
 def _task_cuts(
