@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import evclplus as ec
-from evclplus.callbacks import Progress as Callback
+from evclplus.callbacks import Callback
 from tools.bench.plain import BATCH
 from tools.bench.timing import Work, seconds_of
 
@@ -29,7 +29,7 @@ __all__ = ["EPOCHS", "Callback", "epochs_by_turns", "is_training", "learner_with
 def learner_with(
     callback: Callback, network: nn.Module, method: ec.Method, **training: Any
 ) -> ec.Learner:
-    return ec.Learner(network, method, progress=callback, **training)
+    return ec.Learner(network, method, callback=callback, **training)
 
 
 def is_training(label: str) -> bool:
