@@ -12,11 +12,11 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 import evclplus as ec
 from evclplus.core.batches import Batch
+from evclplus.core.engine import Problem, State, StepGradient, likelihood_gradient, update
 from evclplus.core.examples import Examples, View
 from evclplus.core.heads import MultiHead
 from evclplus.core.network import BayesianNetwork
-from evclplus.core.step import LikelihoodGradient, Update, Vectors, step_rates
-from evclplus.methods.base import Memory
+from tests.core.modules import memory_for
 
 DEVICE = "elsewhere"
 
@@ -35,27 +35,26 @@ def train(name: str) -> None:
         module = MultiHead(body, [nn.Linear(8, 3), nn.Linear(8, 3)])
     network = BayesianNetwork(module, lambda _: method.is_point)
     q = network.initial(1e-3)
-    memory = Memory(q.clone(), torch.rand_like(q.mean), tasks=1)
-    vectors = Vectors(q)
-    examples = torch.full((), 6.0, device=DEVICE)
-    likelihood = LikelihoodGradient(network, vectors, at_mean=method.is_point)
-    likelihood.settled.add(0)  # the trial pass has a generator of its own, once per task
+    state = State(q, method.trace(q))
+    problem = Problem(
+        network,
+        method,
+        memory_for(method, q),
+        torch.full((), 6.0, device=DEVICE),
+        at_mean=method.is_point,
+        clip_norm=1.0,
+    )
+    gradient = StepGradient(problem, state, likelihood_gradient)
     pictures = torch.zeros(6, 1, 8, 8, dtype=torch.uint8)
     data = Examples(pictures, torch.zeros(6, dtype=torch.long), 3, view=View(1 / 255))
     data = data.on(q.mean.device)
-    regularised = method if method.regulariser(q, memory, examples) else None
-    update = Update(vectors, regularised, memory, examples, 1.0, method.is_point)
-    for rates in step_rates([1e-3, 1e-3], q.mean):
-        x = data.inputs(torch.arange(6, device=DEVICE))
-        # A generator of this device cannot be made; the fake operations do not ask for it.
-        batch = Batch(network, torch.Generator(), x, data.labels, 0, 3, 6)
-        nll = likelihood(batch)["nll"]
-        update(rates)
-    assert {
-        nll.device.type,
-        vectors.mean.device.type,
-        vectors.posterior().variance.device.type,
-    } == {DEVICE}
+    for _ in range(2):
+        x = data.stored(torch.arange(6, device=DEVICE))
+        batch = Batch(x, data.labels, 0, 3, data.view.conversion)
+        nll = gradient([batch], torch.zeros(1, 4, dtype=torch.int32))["nll"]
+        update(problem, state.vectors, q.mean.new_zeros(2), q.layout)
+    found = (nll, state.vectors.mean, state.posterior().variance)
+    assert {one.device.type for one in found} == {DEVICE}
     try:
         nll.item()
     except DataDependentOutputException:
@@ -66,6 +65,6 @@ def train(name: str) -> None:
 if __name__ == "__main__":
     _setup_privateuseone_for_python_backend(DEVICE)
     with Mode():
-        for name in ("evcl+", "joint", "ewc", "evcl+-random"):
+        for name in ("evcl+", "joint", "ewc", "si"):
             train(name)
             print(name)
