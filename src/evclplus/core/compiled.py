@@ -50,6 +50,8 @@ OPTIONS: dict[str, Any] = {
     "cpp.vec_isa_ok": True,
 }
 
+SYMBOLIC_COUNT = torch.ops.aten.sym_numel.default
+
 Function = Callable[..., tuple[Tensor, ...]]
 
 
@@ -130,6 +132,9 @@ def _traced(
     for node, is_used in zip(placeholders, used, strict=True):
         if not is_used:
             trace.graph.erase_node(node)
+    # Asked of a convolution's output and the like, and refused by torch's compiler in this form.
+    for node in trace.graph.find_nodes(op="call_function", target=SYMBOLIC_COUNT):
+        node.op, node.target = "call_method", "numel"
     # A tensor that is not an argument would be somebody else's for whoever comes next.
     assert not [node for node in trace.graph.nodes if node.op == "get_attr"]
     trace.recompile()
