@@ -164,7 +164,8 @@ class CompiledLikelihood:
 
     def __init__(self, problem: Problem, graphs: Graphs) -> None:
         self.problem, self.graphs = problem, graphs
-        self.kept = [*_numbers(problem.objective), *_tensors(problem.memory)]
+        self.dtype = _exact_enough(problem)
+        self.kept = [*_numbers(problem.objective, self.dtype), *_tensors(problem.memory)]
         self.found: dict[object, tuple[Graph, tuple[str, ...]]] = {}
 
     def __call__(
@@ -185,7 +186,7 @@ class CompiledLikelihood:
     def _values(self, batch: Batch, tensors: Sequence[Tensor], seed: Tensor) -> list[Tensor]:
         """All that a graph may read; those with a row for each example come first."""
         answers = () if batch.answers is None else (batch.answers,)
-        share = torch.tensor(batch.share)
+        share = torch.tensor(batch.share, dtype=self.dtype)
         return [batch.x.contiguous(), batch.y, *answers, share, seed, *self.kept, *tensors]
 
     def _graph(
@@ -309,7 +310,8 @@ class CompiledUpdate:
 
     def __init__(self, problem: Problem, graphs: Graphs) -> None:
         self.problem, self.graphs = problem, graphs
-        self.kept = [*_numbers(problem.objective), *_tensors(problem.memory), problem.examples]
+        numbers = _numbers(problem.objective, _exact_enough(problem))
+        self.kept = [*numbers, *_tensors(problem.memory), problem.examples]
         self.graph: Graph | None = None
 
     def __call__(self, problem: Problem, vectors: Vectors, rates: Tensor, layout: Any) -> None:
@@ -358,13 +360,18 @@ def _with(problem: Problem, given: Iterator[Tensor]) -> Problem:
     return replace(problem, objective=objective, memory=memory)
 
 
-def _numbers(objective: Any) -> list[Tensor]:
+def _exact_enough(problem: Problem) -> torch.dtype:
+    """A type for numbers that Python has in 64 bits: float32, or what a network needs."""
+    return torch.promote_types(problem.network.dtype, torch.float32)
+
+
+def _numbers(objective: Any, dtype: torch.dtype) -> list[Tensor]:
     found: list[Tensor] = []
     for _, value in objective:
         if isinstance(value, Settings):
-            found += _numbers(value)
+            found += _numbers(value, dtype)
         elif isinstance(value, float):
-            found.append(torch.tensor(value))
+            found.append(torch.tensor(value, dtype=dtype))
     return found
 
 
