@@ -1,5 +1,5 @@
-"""Normal numbers, in lanes and counted: the same for any number of threads, normal, and
-independent."""
+"""Normal numbers that follow from a seed: normal, independent, and the same however they are
+made."""
 
 import math
 from collections.abc import Iterator
@@ -9,15 +9,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from evclplus.core.graphs import compiled, written_down
-from evclplus.core.noise import (
-    LANE,
-    CountedNoise,
-    fill_with_noise,
-    mixed,
-    new_seed,
-    noise_like,
-)
+from evclplus.core import noise
+from evclplus.core.compiled import Argument, Graphs
+from evclplus.core.noise import Noise, mixed, new_noise, new_seeds
 
 
 @pytest.fixture(autouse=True)
@@ -27,46 +21,8 @@ def threads_as_before() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def noise(count: int, seed: int = 0) -> Tensor:
-    return noise_like(torch.empty(count), torch.Generator().manual_seed(seed))
-
-
-@pytest.mark.parametrize("count", [10, LANE, 2 * LANE, 5 * LANE + 3, 40 * LANE])
-def test_threads_do_not_change_the_numbers(count: int) -> None:
-    torch.set_num_threads(1)
-    alone = noise(count)
-    torch.set_num_threads(3)
-    assert torch.equal(noise(count), alone)
-    assert not torch.equal(noise(count, seed=1), alone)
-
-
-def test_few_numbers_are_the_generators_own() -> None:
-    expected = torch.randn(2 * LANE - 1, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(noise(2 * LANE - 1), expected)
-
-
-def test_a_generator_goes_on() -> None:
-    generator = torch.Generator().manual_seed(0)
-    first, second = (noise_like(torch.empty(4 * LANE), generator) for _ in range(2))
-    assert abs(float((first * second).mean())) < 5 / len(first) ** 0.5
-
-
-def test_numbers_are_normal_and_lanes_independent() -> None:
-    lanes = noise(4 * LANE).view(4, LANE)
-    for lane in lanes:
-        assert stats.kstest(lane[:20_000].numpy(), "norm").pvalue > 1e-4
-    correlations = torch.corrcoef(lanes) - torch.eye(4)
-    assert float(correlations.abs().max()) < 5 / LANE**0.5
-
-
-def test_filling_is_in_place_and_keeps_the_type() -> None:
-    room = torch.zeros(3, LANE, dtype=torch.float64)
-    assert fill_with_noise(room, torch.Generator().manual_seed(0)) is room
-    assert float(room.std()) == pytest.approx(1, abs=0.01)
-
-
-def counted(seed: int = 0) -> CountedNoise:
-    return CountedNoise(new_seed(torch.Generator().manual_seed(seed)))
+def noise_of(seed: int = 0) -> Noise:
+    return new_noise(torch.Generator().manual_seed(seed))
 
 
 def test_mixing_gives_the_published_integers() -> None:
@@ -82,9 +38,9 @@ def by_hand(bits: int) -> int:
     return bits ^ (bits >> 16)
 
 
-def test_counted_numbers_are_box_and_mullers() -> None:
+def test_the_numbers_are_box_and_mullers() -> None:
     count = 40
-    source = CountedNoise(torch.tensor([5, -6, 7, 9], dtype=torch.int32))
+    source = Noise(torch.tensor([5, -6, 7, 9], dtype=torch.int32))
     source.like(torch.empty(3))  # two pairs
     found = source.like(torch.empty(2 * count, dtype=torch.float64))
     expected = []
@@ -98,11 +54,34 @@ def test_counted_numbers_are_box_and_mullers() -> None:
     torch.testing.assert_close(found, columns, rtol=0, atol=1e-12)
 
 
-def test_counted_numbers_are_normal_and_independent() -> None:
-    source = counted()
+@pytest.mark.parametrize("block", [1, 7, 64])
+@pytest.mark.parametrize("shape", [(1,), (13, 10), (129,), (2, 3, 64)])
+def test_blocks_give_the_same_numbers(
+    block: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, blocks = noise_of(), noise_of()
+    expected = [whole.like(torch.empty(shape)) for _ in range(2)]
+    monkeypatch.setattr(noise, "BLOCK", block)
+    found = [blocks.like(torch.empty(shape)) for _ in range(2)]
+    # A processor rounds whole vectors of numbers and single ones differently.
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert blocks.used == whole.used == 2 * ((math.prod(shape) + 1) // 2)
+    assert not torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("count", [10, 100_001])
+def test_threads_do_not_change_the_numbers(count: int) -> None:
+    torch.set_num_threads(1)
+    alone = noise_of().like(torch.empty(count))
+    torch.set_num_threads(3)
+    torch.testing.assert_close(noise_of().like(torch.empty(count)), alone, rtol=1e-5, atol=1e-6)
+
+
+def test_the_numbers_are_normal_and_independent() -> None:
+    source = noise_of()
     rows = torch.stack([source.like(torch.empty(50_001)) for _ in range(3)])
     mirrored = rows[:1].roll(len(rows[0]) // 2, dims=1)  # the other number of each pair
-    rows = torch.cat([rows, mirrored, rows.roll(1, dims=1), counted(1).like(rows[:1])])
+    rows = torch.cat([rows, mirrored, rows.roll(1, dims=1), noise_of(1).like(rows[:1])])
     for row in rows:
         assert stats.kstest(row[:20_000].numpy(), "norm").pvalue > 1e-4
         assert float(row.pow(4).mean()) == pytest.approx(3, abs=0.15)
@@ -111,17 +90,46 @@ def test_counted_numbers_are_normal_and_independent() -> None:
         assert float(correlations.abs().max()) < 5 / rows.shape[1] ** 0.5
 
 
-def test_compiled_counted_numbers_are_the_same() -> None:
+def test_many_seeds_give_normal_and_independent_numbers() -> None:
+    """A step has a seed, and a weight has its place: the numbers of one place over many steps."""
+    seeds = new_seeds(torch.Generator().manual_seed(0), 4000)
+    rows = torch.stack([Noise(seed).like(torch.empty(6)) for seed in seeds]).t()
+    for row in rows:
+        assert stats.kstest(row.numpy(), "norm").pvalue > 1e-4
+    for moment in (rows, rows.square()):
+        correlations = torch.corrcoef(moment) - torch.eye(6)
+        assert float(correlations.abs().max()) < 5 / 4000**0.5
+
+
+def test_seeds_follow_the_generator_and_are_all_different() -> None:
+    first, again = (new_seeds(torch.Generator().manual_seed(0), 1000) for _ in range(2))
+    assert torch.equal(first, again)
+    assert first.dtype == torch.int32
+    assert len(first.unique(dim=0)) == len(first.flatten().unique()) // 4 == 1000
+    assert not torch.equal(first, new_seeds(torch.Generator().manual_seed(1), 1000))
+    assert not torch.equal(noise_of(0).like(first.float()), noise_of(1).like(first.float()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_shape_and_type_are_the_tensors(dtype: torch.dtype) -> None:
+    found = noise_of().like(torch.empty(3, 5, 7, dtype=dtype))
+    assert found.shape == (3, 5, 7)
+    assert found.dtype == dtype
+
+
+def test_compiled_numbers_are_the_same() -> None:
     """Whole vectors, odd ends and several threads: integers that wrap around must do so alike."""
 
     def two(tensor: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
-        source = CountedNoise(seed)
+        source = Noise(seed)
         return source.like(tensor), source.like(tensor)
 
-    seed = new_seed(torch.Generator().manual_seed(3))
-    graph = compiled(written_down(two, [torch.empty(1001), seed], any_length=1))
+    seed = new_seeds(torch.Generator().manual_seed(3), 1)[0]
+    arguments = [Argument(torch.empty(1001), any_size=True), Argument(seed)]
+    graph = Graphs().find("noise", two, arguments)
     for threads in (1, 2):
         torch.set_num_threads(threads)
         for count in (1, 7, 16, 33, 1001, 70_000):
             tensor = torch.empty(count)
-            torch.testing.assert_close(graph(tensor, seed), two(tensor, seed), rtol=1e-5, atol=1e-6)
+            found = graph([tensor, seed])
+            torch.testing.assert_close(found, two(tensor, seed), rtol=1e-5, atol=1e-6)
