@@ -109,6 +109,10 @@ def _layers_whose_rows_are_examples(
     different sizes tell: the rows of a layer that qualifies follow both.
     """
     follows: dict[str, bool] = {}
+    with torch.no_grad():
+        # torch's fused layers read their parts' weights only where there are no hooks; parts that
+        # are read leave local_layers here, and not later between two gradients.
+        network(q, examples.inputs(torch.arange(1)).to(q.mean.device), examples.head)
     for size in (1, 2) if len(examples) > 1 else (1,):
         x = examples.inputs(torch.arange(size)).to(q.mean.device)
         with torch.no_grad(), _recorded(network, set(network.local_layers)) as record:
