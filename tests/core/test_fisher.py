@@ -4,10 +4,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from evclplus.core.examples import Examples
-from evclplus.core.fisher import Labels, Reduction, diagonal_fisher
+from evclplus.core.fisher import Reduction, diagonal_fisher
 from evclplus.core.heads import MultiHead
+from evclplus.core.likelihoods import Labels
 from evclplus.core.network import BayesianNetwork
-from tests.helpers import CalledTwice
+from tests.core.modules import CalledTwice
 
 CLASSES = 3
 
@@ -210,7 +211,7 @@ def test_only_the_head_and_outputs_in_use_count() -> None:
 
 def test_a_module_may_ask_other_heads_too() -> None:
     class Both(MultiHead):
-        def forward(self, x: Tensor, head: object = 0) -> Tensor:
+        def forward(self, x: Tensor, head: object = 0, held: object = None) -> Tensor:
             return super().forward(x, 0) + super().forward(x, 1)
 
     heads = [nn.Sequential(nn.LayerNorm(5), nn.Linear(5, 3)) for _ in range(2)]

@@ -61,3 +61,36 @@ def test_replaced_changes_only_what_is_marked() -> None:
     torch.testing.assert_close(new.variance[3].item(), 4.0)
     assert torch.equal(new.mean[~where], q.mean[~where])
     assert torch.equal(new.variance[~where[:10]], q.variance[~where[:10]])
+
+
+def test_rows_of_a_matrix_are_named_each() -> None:
+    pairs = LAYOUT.named(torch.arange(2.0 * LAYOUT.total).view(2, -1))
+    assert pairs["a"].shape == (2, 2, 3)
+    assert pairs["b"][1].tolist() == [21, 22, 23, 24]
+
+
+def test_carry_puts_old_values_where_their_weights_went() -> None:
+    """Another order, a parameter more, and one that has become longer."""
+    old = Layout(("body", "head", "tail"), ((2,), (2, 3), (1,)), gaussian_names=2)
+    new = Layout(("body", "head", "more", "tail"), ((2,), (4, 3), (5,), (1,)), gaussian_names=3)
+    vector = torch.arange(1.0, old.total + 1)
+    rest = -torch.arange(1.0, new.total + 1)
+    before = rest.clone()
+    found = new.named(old.carry(vector, new, rest))
+    kept, fresh = old.named(vector), new.named(before)
+    assert torch.equal(rest, before)
+    assert torch.equal(found["body"], kept["body"])
+    assert torch.equal(found["head"][:2], kept["head"])
+    assert torch.equal(found["head"][2:], fresh["head"][2:])
+    assert torch.equal(found["more"], fresh["more"])
+    assert torch.equal(found["tail"], kept["tail"])
+
+
+def test_carry_of_a_vector_of_variances() -> None:
+    old = Layout(("body", "head", "tail"), ((2,), (2, 3), (1,)), gaussian_names=2)
+    new = Layout(("body", "head", "more", "tail"), ((2,), (4, 3), (5,), (1,)), gaussian_names=3)
+    vector = torch.arange(1.0, old.gaussian_total + 1)
+    found = new.named(old.carry(vector, new, torch.zeros(new.gaussian_total)))
+    assert list(found) == ["body", "head", "more"]
+    assert torch.equal(found["head"][:2], old.named(vector)["head"])
+    assert torch.count_nonzero(found["head"][2:]) == torch.count_nonzero(found["more"]) == 0

@@ -16,6 +16,9 @@ def test_matrix_metrics_by_hand() -> None:
     rising = [[0.5], [0.9, 0.9], [0.7, 0.9, 0.9]]
     assert metrics.forgetting(rising) == pytest.approx((0.2 + 0.0) / 2)
     assert metrics.backward_transfer(rising) == pytest.approx((0.2 + 0.0) / 2)
+    # A task that is known best at the end is not forgotten: it was never better before.
+    better = [[0.5], [0.6, 0.9], [0.8, 0.9, 0.9]]
+    assert metrics.forgetting(better) == pytest.approx((-0.2 + 0.0) / 2)
     assert metrics.forward_transfer([0.5, 0.7, 0.6], [0.5, 0.5, 0.5]) == pytest.approx(0.15)
 
 
@@ -51,6 +54,15 @@ def test_calibration_error_equals_a_loop_over_bins() -> None:
             gap = (accuracy - confidence[inside].mean()).abs()
             expected += (inside.sum() / 500 * gap).item()
     assert metrics.calibration_error(p, y) == pytest.approx(expected)
+
+
+def test_a_confidence_on_the_edge_belongs_to_the_bin_below() -> None:
+    """Bins are open below and closed above, as where they were introduced (Guo et al., 2017): 0.75
+    is in (0.5, 0.75], together with 0.625 and not with 1."""
+    p = torch.tensor([[0.75, 0.25], [0.625, 0.375], [1.0, 0.0]], dtype=torch.float64)
+    y = torch.tensor([1, 0, 0])  # wrong, right, right
+    together, alone = abs((0.75 - 0) + (0.625 - 1)), abs(1.0 - 1)
+    assert metrics.calibration_error(p, y, bins=4) == pytest.approx((together + alone) / 3)
 
 
 def test_a_wrong_certainty_is_costly_but_finite() -> None:

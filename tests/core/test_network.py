@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from evclplus.core.gaussian import MeanField
-from evclplus.core.network import BayesianNetwork
+from evclplus.core.network import BayesianNetwork, Weights
+from evclplus.core.noise import new_noise
 from evclplus.errors import ConversionError
 
 
@@ -21,6 +22,10 @@ def posterior(network: BayesianNetwork, std: float = 0.3) -> MeanField:
 
 def draws(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def drawn(network: BayesianNetwork, q: MeanField, seed: int = 0) -> Weights:
+    return network.weights(q, new_noise(draws(seed)))
 
 
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
@@ -51,7 +56,7 @@ def test_local_reparameterisation_has_the_moments_of_sampled_weights(name: str) 
         output: Tensor = functional_call(layer, weights, (x,))
         return output
 
-    local = torch.stack([network(q, x, generator=generator) for _ in range(count)])
+    local = torch.stack([network(drawn(network, q, seed), x) for seed in range(count)])
     sampled = torch.stack([with_sampled_weights() for _ in range(count)])
     standard_error = sampled.std(0) * (2 / count) ** 0.5
     assert ((local.mean(0) - sampled.mean(0)).abs() < 5 * standard_error).all()
@@ -89,7 +94,7 @@ def test_a_network_with_every_kind_of_parameter() -> None:
     q = posterior(network)
     q.mean.requires_grad_()
     q.variance.requires_grad_()
-    network(q, x, generator=draws(), training=True).square().sum().backward()
+    network(drawn(network, q), x, training=True).square().sum().backward()
     # Every mean and every std takes part: none is silently left out of the Gaussian.
     for vector in (q.mean, q.variance):
         assert vector.grad is not None
@@ -107,8 +112,8 @@ def test_prediction_without_gradients_samples_every_weight_too() -> None:
     network = BayesianNetwork(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True))
     q, x = posterior(network), torch.randn(3, 4, 8, generator=draws())
     with torch.no_grad():
-        fused = torch.stack([network(q, x, generator=draws(seed)) for seed in range(400)])
-    called = torch.stack([network(q, x, generator=draws(seed)).detach() for seed in range(400)])
+        fused = torch.stack([network(drawn(network, q, seed), x) for seed in range(400)])
+    called = torch.stack([network(drawn(network, q, seed), x).detach() for seed in range(400)])
     torch.testing.assert_close(fused.std(0).mean(), called.std(0).mean(), rtol=0.1, atol=0)
 
 
@@ -128,8 +133,7 @@ def test_many_samples_have_the_moments_of_single_passes(name: str) -> None:
     q, x, count = posterior(network), torch.randn(3, *shape, generator=draws(1)), 4000
     with torch.no_grad():
         together = torch.stack(list(network.samples(q, x, 0, draws(2), count)))
-        generator = draws(3)
-        singly = torch.stack([network(q, x, generator=generator) for _ in range(count)])
+        singly = torch.stack([network(drawn(network, q, seed), x) for seed in range(count)])
     standard_error = singly.std(0) * (2 / count) ** 0.5
     assert ((together.mean(0) - singly.mean(0)).abs() < 5 * standard_error).all()
     torch.testing.assert_close(together.std(0), singly.std(0), rtol=0.1, atol=0)
@@ -147,25 +151,25 @@ def test_the_user_module_draws_nothing_from_the_global_state() -> None:
     torch.manual_seed(0)
     network = BayesianNetwork(nn.Linear(3, 2))
     state = torch.get_rng_state()
-    network(posterior(network), torch.ones(2, 3), generator=draws())
+    network(drawn(network, posterior(network)), torch.ones(2, 3))
     assert torch.equal(state, torch.get_rng_state())
 
 
 def test_same_generator_same_output() -> None:
     network = BayesianNetwork(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)))
     q, x = posterior(network), torch.ones(2, 3)
-    assert torch.equal(network(q, x, generator=draws(3)), network(q, x, generator=draws(3)))
-    assert not torch.equal(network(q, x, generator=draws(3)), network(q, x, generator=draws(4)))
+    assert torch.equal(network(drawn(network, q, 3), x), network(drawn(network, q, 3), x))
+    assert not torch.equal(network(drawn(network, q, 3), x), network(drawn(network, q, 4), x))
 
 
 def test_running_statistics_move_in_training_only_and_in_the_copy_only() -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     network = BayesianNetwork(module)
     q, x = posterior(network), torch.randn(8, 3, generator=draws())
-    network(q, x, generator=draws())
+    network(drawn(network, q), x)
     assert network.buffers["1.num_batches_tracked"] == 0
     other = network.copy()
-    network(q, x, generator=draws(), training=True)
+    network(drawn(network, q), x, training=True)
     assert network.buffers["1.num_batches_tracked"] == 1
     assert torch.count_nonzero(network.buffers["1.running_mean"]) == 4
     assert other.buffers["1.num_batches_tracked"] == 0
@@ -185,10 +189,10 @@ def test_point_values_are_not_sampled() -> None:
     assert network.layout.names[: network.layout.gaussian_names] == ("2.weight", "2.bias")
     q, x = posterior(network), torch.ones(2, 3)
     assert len(q.variance) == 4 * 2 + 2
-    assert not torch.equal(network(q, x, generator=draws(0)), network(q, x, generator=draws(1)))
+    assert not torch.equal(network(drawn(network, q, 0), x), network(drawn(network, q, 1), x))
     all_point = BayesianNetwork(module, point=lambda name: True)
     q = all_point.initial(1.0)
-    assert torch.equal(all_point(q, x, generator=draws()), module(x))
+    assert torch.equal(all_point(drawn(all_point, q), x), module(x))
 
 
 def test_a_gaussian_weight_with_a_point_bias_and_the_reverse() -> None:
@@ -196,7 +200,7 @@ def test_a_gaussian_weight_with_a_point_bias_and_the_reverse() -> None:
         network = BayesianNetwork(nn.Linear(3, 4), point=kept.__eq__)
         q, x = posterior(network), torch.ones(3000, 3)
         q.variance.requires_grad_()
-        output = network(q, x, generator=draws())
+        output = network(drawn(network, q), x)
         stds = network.layout.named(q.variance.sqrt())
         std = stds["weight"].square().sum(1).sqrt() if kept == "bias" else stds["bias"]
         torch.testing.assert_close(output.std(0), std, rtol=0.06, atol=0)
@@ -206,7 +210,7 @@ def test_an_input_of_zeros_gives_finite_gradients_without_a_bias() -> None:
     network = BayesianNetwork(nn.Linear(3, 4, bias=False))
     q = posterior(network)
     q.variance.requires_grad_()
-    network(q, torch.zeros(2, 3), generator=draws()).sum().backward()
+    network(drawn(network, q), torch.zeros(2, 3)).sum().backward()
     assert q.variance.grad is not None
     assert torch.isfinite(q.variance.grad).all()
 
@@ -239,7 +243,7 @@ class Tied(nn.Module):
 def test_tied_parameters_share_one_sample() -> None:
     network = BayesianNetwork(Tied())
     assert network.layout.names == ("embedding.weight",)
-    gram = network(posterior(network), torch.arange(5), generator=draws())
+    gram = network(drawn(network, posterior(network)), torch.arange(5))
     torch.testing.assert_close(gram, gram.T)
 
 
@@ -256,7 +260,7 @@ class Twice(nn.Module):
 
 def test_a_layer_called_twice_uses_the_same_weights_both_times() -> None:
     network = BayesianNetwork(Twice())
-    first, second = network(posterior(network), torch.ones(2, 4), generator=draws())
+    first, second = network(drawn(network, posterior(network)), torch.ones(2, 4))
     assert torch.equal(first, second)
     assert not network.local_layers
 
@@ -264,7 +268,7 @@ def test_a_layer_called_twice_uses_the_same_weights_both_times() -> None:
 def test_recurrent_layers_are_sampled() -> None:
     network = BayesianNetwork(nn.LSTM(3, 4, batch_first=True))
     q, x = posterior(network), torch.ones(2, 5, 3)
-    outputs: list[Any] = [network(q, x, generator=draws(seed))[0] for seed in (0, 0, 1)]
+    outputs: list[Any] = [network(drawn(network, q, seed), x)[0] for seed in (0, 0, 1)]
     assert torch.equal(outputs[0], outputs[1])
     assert not torch.equal(outputs[0], outputs[2])
 

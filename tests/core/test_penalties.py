@@ -89,3 +89,10 @@ def test_by_tensor_all_weights_of_a_tensor_follow_its_norm() -> None:
     assert has_grown(new, old, LAYOUT, "weight").tolist() == [True] + [False] * 3 + [True] + (
         [False] * 2
     )
+
+
+def test_a_tensor_has_grown_by_its_l2_norm_not_by_its_sum() -> None:
+    old = torch.tensor([1.0, 1.0, 1.0, 1.0, 3.0, 0.0, 0.0])
+    new = torch.tensor([3.0, 0.0, 0.0, 0.0, 1.3, 1.3, 1.3])
+    # a: the sum falls from 4 to 3, the norm grows from 2 to 3; b: the sum grows, the norm falls.
+    assert has_grown(new, old, LAYOUT, "tensor").tolist() == [True] * 4 + [False] * 3
