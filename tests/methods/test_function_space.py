@@ -1,0 +1,200 @@
+"""The elastic term in function space against arithmetic by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import evclplus as ec
+from evclplus.core.batches import Batch
+from evclplus.core.engine import Terms
+from evclplus.core.examples import Examples
+from evclplus.core.gaussian import MeanField
+from evclplus.core.heads import MultiHead
+from evclplus.core.network import BayesianNetwork, Weights
+from evclplus.core.noise import new_noise
+from evclplus.methods import function_space
+from evclplus.methods.elastic import Anchored
+from evclplus.methods.function_space import LEAST_OUTPUTS, hold
+
+LAM = 0.6
+HEADS = ["linear", "no bias", "deep"]
+
+
+def head(kind: str) -> nn.Module:
+    if kind == "deep":
+        return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    return nn.Linear(3, 2, bias=kind == "linear")
+
+
+def network_of(body: nn.Module, kind: str = "linear") -> BayesianNetwork:
+    return BayesianNetwork(MultiHead(body, [head(kind) for _ in range(3)]).double())
+
+
+def relu_body() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+
+
+def examples() -> Examples:
+    x = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return Examples(x, torch.arange(5) % 2, outputs=2, head=2)
+
+
+def held(
+    network: BayesianNetwork, previous: MeanField, heads: tuple[int, ...] = (0, 1)
+) -> tuple[Anchored, Batch]:
+    """What a method keeps while it learns head 2, and a batch of all examples."""
+    kept, task = hold(network, previous, heads, examples())
+    memory = Anchored(previous, torch.zeros_like(previous.mean), kept)
+    return memory, Batch(task.store, task.labels, 2, 2, answers=task.answers)
+
+
+def pushed(q: MeanField) -> MeanField:
+    push = torch.randn(q.mean.shape, generator=torch.Generator().manual_seed(3)).to(q.mean)
+    return replace(q, mean=q.mean + 0.3 * push)
+
+
+def terms(
+    network: BayesianNetwork, q: MeanField | Weights, memory: Anchored, batch: Batch
+) -> Terms:
+    weights = network.weights(q) if isinstance(q, MeanField) else q
+    return ec.EWC(lam_function=LAM).likelihood(weights, memory, batch, network)
+
+
+def answer(head: dict[str, np.ndarray], hidden: np.ndarray) -> np.ndarray:
+    """A head by hand; a deep one has two layers."""
+    first, bias = ("0.weight", "0.bias") if "0.weight" in head else ("weight", "bias")
+    out = hidden @ head[first].T + head.get(bias, 0.0)
+    if "2.weight" in head:
+        out = np.tanh(out) @ head["2.weight"].T + head["2.bias"]
+    return np.asarray(out)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_the_term_is_the_equation(kind: str) -> None:
+    network = network_of(relu_body(), kind)
+    previous = network.initial(1e-2)
+    q = pushed(previous)
+    memory, batch = held(network, previous)
+    assert (memory.held.linear is None) == (kind == "deep")
+    now, before = (
+        {name: value.numpy() for name, value in network.layout.named(one.mean).items()}
+        for one in (q, previous)
+    )
+
+    def of_head(number: int) -> dict[str, np.ndarray]:
+        # Whatever q says of them, the heads are those of before.
+        prefix = f"heads.{number}."
+        return {name.removeprefix(prefix): v for name, v in before.items() if prefix in name}
+
+    total = 0.0
+    for x in batch.x.numpy():
+        hidden = [
+            np.maximum(x @ body["body.0.weight"].T + body["body.0.bias"], 0)
+            for body in (now, before)
+        ]
+        for number in (0, 1):
+            after, earlier = (answer(of_head(number), one) for one in hidden)
+            total += ((after - earlier) ** 2).sum()
+    expected = LAM / 2 * total / len(batch.x)
+    found = terms(network, q, memory, batch)
+    assert expected > 0.01
+    np.testing.assert_allclose(found["function"], expected, rtol=1e-12)
+    plain = terms(network, q, memory, replace(batch, answers=None))
+    assert list(plain) == ["nll"]
+    torch.testing.assert_close(found["nll"], plain["nll"], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("least", [1, 2, 4, 16])
+def test_rows_that_fill_a_block_up_change_nothing(
+    least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = network_of(relu_body())
+    previous = network.initial(1e-2)
+    expected = terms(network, pushed(previous), *held(network, previous))
+    monkeypatch.setattr(function_space, "LEAST_OUTPUTS", least)
+    memory, batch = held(network, previous)
+    assert memory.held.linear is not None
+    assert batch.answers is not None
+    assert len(memory.held.linear[0]) == batch.answers.shape[1] == max(4, least)
+    found = terms(network, pushed(previous), memory, batch)
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-12, atol=0)
+
+
+def test_a_first_task_holds_nothing_and_costs_nothing() -> None:
+    network = network_of(relu_body())
+    previous = network.initial(1e-2)
+    memory, batch = held(network, previous, ())
+    assert batch.answers is not None
+    assert batch.answers.shape == (5, LEAST_OUTPUTS)  # the same graph serves the next tasks
+    assert terms(network, pushed(previous), memory, batch)["function"] == 0
+    for module in (network_of(relu_body(), "deep"), BayesianNetwork(nn.Linear(4, 2).double())):
+        memory, batch = held(module, module.initial(1e-2), ())
+        assert batch.answers is None
+        assert list(terms(module, module.initial(1e-2), memory, batch)) == ["nll"]
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_answers_that_stay_cost_nothing_and_samples_cost_their_variance(kind: str) -> None:
+    network = network_of(relu_body(), kind)
+    previous = network.initial(1e-2)
+    memory, batch = held(network, previous)
+    assert terms(network, previous, memory, batch)["function"].item() == pytest.approx(0, abs=1e-28)
+
+    def drawn(q: MeanField) -> Tensor:
+        noise = new_noise(torch.Generator().manual_seed(0))
+        return terms(network, network.weights(q, noise), memory, batch)["function"]
+
+    certain = replace(previous, variance=previous.variance / 400)
+    assert drawn(previous) > 100 * drawn(certain) > 0
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_only_the_body_answers_for_a_change(kind: str) -> None:
+    network = network_of(relu_body(), kind)
+    previous = network.initial(1e-2)
+    memory, batch = held(network, previous)
+    q = pushed(previous)
+    mean, variance = (one.clone().requires_grad_() for one in (q.mean, q.variance))
+    leaves = MeanField(mean, variance, q.layout)
+    noise = new_noise(torch.Generator().manual_seed(0))
+    term = terms(network, network.weights(leaves, noise), memory, batch)["function"]
+    for gradient in torch.autograd.grad(term, (mean, variance)):
+        for name, part in network.layout.named(gradient).items():
+            assert bool(part.any()) == name.startswith("body"), name
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_what_was_answered_before_does_not_move_with_running_statistics(kind: str) -> None:
+    network = network_of(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), kind)
+    previous = network.initial(1e-2)
+    before = {name: buffer.clone() for name, buffer in network.buffers.items()}
+    memory, batch = held(network, previous)
+    # Asking for the answers moves nothing, a training pass does.
+    assert all(torch.equal(before[name], buffer) for name, buffer in network.buffers.items())
+    assert batch.answers is not None
+    answers = batch.answers.clone()
+    terms(network, previous, memory, batch)
+    assert not torch.equal(network.buffers["body.1.running_mean"], torch.zeros(3).double())
+    assert torch.equal(batch.answers, answers)
+    # They are those of the network as it predicts, before it learned.
+    body = previous.layout.named(previous.mean)
+    hidden = batch.x @ body["body.0.weight"].T + body["body.0.bias"]
+    hidden = hidden / (1 + 1e-5) ** 0.5
+    own = [
+        answer(
+            {
+                name.removeprefix(f"heads.{number}."): value.numpy()
+                for name, value in body.items()
+                if name.startswith(f"heads.{number}.")
+            },
+            hidden.numpy(),
+        )
+        for number in (0, 1)
+    ]
+    np.testing.assert_allclose(answers[:, :4], np.concatenate(own, 1), rtol=1e-9)
+    assert not answers[:, 4:].any()

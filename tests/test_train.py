@@ -1,0 +1,188 @@
+"""The training loop: its learning rates, its random numbers, what it reports and refuses."""
+
+from collections.abc import Sequence
+from math import cos, pi
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import evclplus as ec
+from evclplus.callbacks import Callback, LazyTerms
+from evclplus.core.batches import Batch, Source
+from evclplus.core.engine import StepGradient, Terms
+from evclplus.core.examples import Examples
+from evclplus.core.gaussian import MeanField
+from evclplus.core.network import BayesianNetwork
+from evclplus.errors import TrainingError
+from evclplus.methods.base import Nothing
+from evclplus.methods.variational import Posterior
+from evclplus.settings import Training
+from evclplus.train import Trainer, flushed_denormals, learning_rate
+
+
+@pytest.mark.parametrize("done", [0.0, 0.25, 0.5, 0.75, 1.0])
+def test_schedules_fall_from_the_rate_to_zero(done: float) -> None:
+    expected = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + cos(pi * done)) / 2}
+    for schedule, factor in expected.items():
+        training = Training(learning_rate=0.2, schedule=schedule)
+        assert learning_rate(training, done) == pytest.approx(0.2 * factor, abs=1e-15)
+
+
+def test_the_cosine_has_half_the_rate_in_the_middle_and_none_at_the_end() -> None:
+    training = Training(learning_rate=0.2, schedule="cosine")
+    rates = [learning_rate(training, done) for done in (0, 1 / 3, 0.5, 2 / 3, 1)]
+    assert rates == pytest.approx([0.2, 0.15, 0.1, 0.05, 0.0])
+
+
+def examples(count: int = 12) -> Examples:
+    x = torch.randn(count, 4, generator=torch.Generator().manual_seed(0))
+    return Examples(x, torch.arange(count) % 3, 3)
+
+
+def problem() -> tuple[BayesianNetwork, MeanField]:
+    torch.manual_seed(0)
+    network = BayesianNetwork(nn.Linear(4, 3))
+    return network, network.initial(1e-2)
+
+
+def trainer(**changes: Any) -> Trainer:
+    given = {"seed": 0, "position": 0, "label": "a task", "callback": Callback(), **changes}
+    training = Training(epochs=2, batch_size=4, compile="off")
+    return Trainer(**{"training": training, **given})
+
+
+Watched = list[tuple[list[float], list[int]]]
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """The examples, by their first number, and the seeds of every step."""
+    seen: Watched = []
+    original = StepGradient.__call__
+
+    def call(self: StepGradient, batches: Sequence[Batch], seeds: Tensor) -> Terms:
+        values = [float(value) for batch in batches for value in batch.x[:, 0]]
+        seen.append((values, seeds.flatten().tolist()))
+        return original(self, batches, seeds)
+
+    monkeypatch.setattr(StepGradient, "__call__", call)
+    return seen
+
+
+def run(watched: Watched, purpose: str = "train", **changes: Any) -> Watched:
+    network, q = problem()
+    start = len(watched)
+    memory = Posterior(q.clone())
+    trainer(**changes)(ec.VCL(), network, q, memory, (Source((examples(),)),), purpose=purpose)
+    return watched[start:]
+
+
+@pytest.mark.parametrize(
+    "change", [{"position": 1}, {"seed": 1}, {"purpose": "recall 0"}], ids=lambda c: next(iter(c))
+)
+def test_batches_and_noise_follow_seed_position_and_purpose(
+    change: dict[str, Any], watched: Watched
+) -> None:
+    first, again, other = run(watched), run(watched), run(watched, **change)
+    assert first == again
+    assert len(first) == len(other) == 6
+    for one, another in zip(first, other, strict=True):
+        assert one[0] != another[0], "the same batches"
+        assert one[1] != another[1], "the same noise"
+
+
+def test_epochs_and_steps_draw_numbers_of_their_own(watched: Watched) -> None:
+    steps = run(watched)
+    assert len({tuple(seeds) for _, seeds in steps}) == 6
+    assert [value for values, _ in steps[:3] for value in values] != [
+        value for values, _ in steps[3:] for value in values
+    ]
+
+
+def test_two_tasks_with_the_same_data_have_batches_and_noise_of_their_own(
+    watched: Watched,
+) -> None:
+    data = examples(20)
+    pairs = [(data.store, data.labels)] * 2
+    stream = ec.tasks(pairs, scenario="domain", test_fraction=0.2)
+    learner = ec.Learner(
+        ec.networks.mlp(4, [6]),
+        ec.VCL(start="random"),
+        epochs=2,
+        batch_size=4,
+        compile="off",
+    )
+    for task in stream:
+        learner.learn(task)
+    half = len(watched) // 2
+    for one, another in zip(watched[:half], watched[half:], strict=True):
+        assert one[0] != another[0], "the same batches"
+        assert one[1] != another[1], "the same noise"
+
+
+def test_a_module_draws_from_the_seed_and_leaves_the_global_state() -> None:
+    module = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    found = []
+    for position in (0, 0, 1):
+        torch.manual_seed(len(found))
+        state = torch.get_rng_state()
+        network = BayesianNetwork(module, point=lambda _: True)
+        q = network.initial(1.0)
+        training = Training(epochs=1, batch_size=12, compile="off")  # one batch: no order to draw
+        trained = trainer(training=training, position=position)(
+            ec.FineTune(), network, q, Nothing(), (Source((examples(),)),), purpose="train"
+        )
+        found.append(trained.q.mean)
+        assert torch.equal(state, torch.get_rng_state())
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+class Recording(Callback):
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def start(self, label: str, steps: int) -> None:
+        self.events.append((label, steps))
+
+    def advance(self, step: int, terms: LazyTerms) -> None:
+        self.events.append((step, sorted(terms())))
+
+    def finish(self) -> None:
+        self.events.append("finish")
+
+
+def test_a_callback_hears_of_every_step() -> None:
+    callback = Recording()
+    network, q = problem()
+    trainer(callback=callback)(
+        ec.VCL(), network, q, Posterior(q.clone()), (Source((examples(),)),), purpose="train"
+    )
+    steps = [(step, ["kl", "nll"]) for step in range(1, 7)]
+    assert callback.events == [("a task, train", 6), *steps, "finish"]
+
+
+def test_a_number_that_is_not_finite_stops_training_with_one_line() -> None:
+    network, q = problem()
+    broken = Examples(torch.full((12, 4), torch.nan), torch.arange(12) % 3, 3)
+    with pytest.raises(TrainingError, match=r"a task, train, epoch 1 of 2: .*nll nan") as caught:
+        trainer()(ec.VCL(), network, q, Posterior(q.clone()), (Source((broken,)),), purpose="train")
+    assert "\n" not in str(caught.value)
+
+
+def test_without_examples_nothing_is_trained() -> None:
+    network, q = problem()
+    nothing = Source((examples().take(torch.arange(0)),))
+    for sources in ((), (nothing,)):
+        found = trainer()(ec.FineTune(), network, q, Nothing(), sources, purpose="train")
+        assert found.q is q
+
+
+def test_denormal_numbers_count_as_before_afterwards() -> None:
+    small = torch.tensor([1e-39])
+    before = bool(small * 1 == 0)
+    with flushed_denormals():
+        assert bool(small * 1 == 0)
+    assert bool(small * 1 == 0) == before
