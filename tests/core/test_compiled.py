@@ -386,17 +386,15 @@ def test_updates_that_are_computed_differently_do_not_share_a_trace(traced: Grap
     method = ec.EVCLPlus(lam=3.0)
     network = network_for(method, 6)
     partly = converted("mlp", point="bias")
-    for number, (one, where, options) in enumerate(
-        [
-            (method, network, {}),
-            (method, network, {"clip_norm": 0.01}),
-            (method, network, {"small_steps": False}),
-            (ec.EVCLPlus(lam=3.0, kl_scale="none"), network, {}),
-            (ec.EVCL(lam=3.0), network, {}),
-            (method, partly, {}),
-        ],
-        start=1,
-    ):
+    changes: list[tuple[ec.Method, BayesianNetwork, dict[str, Any]]] = [
+        (method, network, {}),
+        (method, network, {"clip_norm": 0.01}),
+        (method, network, {"small_steps": False}),
+        (ec.EVCLPlus(lam=3.0, kl_scale="none"), network, {}),
+        (ec.EVCL(lam=3.0), network, {}),
+        (method, partly, {}),
+    ]
+    for number, (one, where, options) in enumerate(changes, start=1):
         assert_same_update(one, where, traced, **options)
         assert made(traced) == number
 
@@ -473,8 +471,9 @@ def test_a_compiled_convolution_equals_the_definition(graphs: Graphs) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at_mean", [False, True])
-@pytest.mark.parametrize("point", ["", "bias"])
-@pytest.mark.parametrize("name", ["mlp", "no bias", "conv"])
+@pytest.mark.parametrize(
+    ("name", "point"), [("mlp", ""), ("mlp", "bias"), ("no bias", ""), ("conv", "")]
+)
 def test_a_compiled_gradient_equals_the_definition(
     name: str, point: str, at_mean: bool, graphs: Graphs
 ) -> None:
