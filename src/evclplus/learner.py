@@ -163,15 +163,16 @@ class Learner:
         """The network, weights and memory with the head that these examples need."""
         network, head, outputs = self.network, examples.head, examples.outputs
         own = self._linear_head(head)
-        comes = network.has_heads and head == network.heads
-        if not comes and (own is None or own.out_features >= outputs):
-            return network, self.q, self.memory
+        wider = own is not None and own.out_features < outputs
+        missing = range(network.heads, head + 1) if network.has_heads else ()
         x = examples.inputs(torch.arange(min(2, len(examples))))
-        seed = derived_seed(self.seed, "head", head, outputs)
-        larger = network.grown(head, outputs, network.features(x), seed)
-        start = self.method.initial(larger)
-        q = tree.grown(self.q, network.layout, start)
-        return larger, q, tree.grown(self.memory, network.layout, start)
+        for one in (head,) if wider else missing:
+            seed = derived_seed(self.seed, "head", one, outputs)
+            network = network.grown(one, outputs, network.features(x), seed)
+        if network is self.network:
+            return network, self.q, self.memory
+        start, old = self.method.initial(network), self.network.layout
+        return network, tree.grown(self.q, old, start), tree.grown(self.memory, old, start)
 
     def _lesson(
         self, network: BayesianNetwork, q: MeanField, memory: Any, task: Task, trainer: Trainer

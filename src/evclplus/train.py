@@ -46,7 +46,7 @@ logger = logging.getLogger("evclplus")
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
-WORK_THAT_EARNS_COMPILING = 5e7
+WORK_THAT_EARNS_COMPILING = 3e7
 """Steps times weights of a task above which compiling pays for itself within a few tasks. A count,
 not a measurement: the same settings must always take the same path."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evclplus.callbacks import Progress
+from evclplus.callbacks import Callback
 from evclplus.errors import TrainingError
 from evclplus.experiments.pool import DIED, Event, work_through
 
@@ -24,7 +24,7 @@ class Act:
     title: str
     folder: Path
 
-    def run(self, progress: Progress, command: str) -> None:
+    def run(self, callback: Callback, command: str) -> None:
         if self.title == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.title == "is refused":
@@ -35,8 +35,8 @@ class Act:
             (self.folder / str(os.getpid())).touch()
             while True:
                 time.sleep(0.01)
-        progress.start("training", 3)
-        progress.advance(2, dict)
+        callback.start("training", 3)
+        callback.advance(2, dict)
         settings = (torch.get_num_threads(), os.environ["TORCHINDUCTOR_COMPILE_THREADS"], command)
         (self.folder / self.title).write_text(repr(settings))
 

@@ -16,7 +16,7 @@ import torch
 from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
 
 from evclplus.benchmarks.registry import benchmark
-from evclplus.callbacks import Progress
+from evclplus.callbacks import Callback
 from evclplus.errors import DataError, FileError, SettingsError, TrainingError
 from evclplus.experiments import tune as tuning
 from evclplus.experiments.cli import main
@@ -26,10 +26,7 @@ from evclplus.experiments.presets.best import Best, read_packed, write_preset
 from evclplus.experiments.run import run
 from evclplus.experiments.spaces import (
     ONE_HEAD_STARTS,
-    SPACES,
     SPLIT_STARTS,
-    Log,
-    OneOf,
     space_of,
     starts_of,
 )
@@ -37,6 +34,7 @@ from evclplus.experiments.store import find_records
 from evclplus.experiments.tune import FIRST_SEED, Search, TrialJob, chosen_of, score
 from evclplus.learner import Learner
 from evclplus.methods import METHODS
+from evclplus.methods.space import Log, OneOf
 from evclplus.settings import Training
 from evclplus.streams.task import Stream
 from tests.experiments.test_cli import evclplus
@@ -199,7 +197,7 @@ def test_only_validation_data_and_unreported_seeds_are_used(
 def test_what_is_reported_ends_as_the_score(tmp_path: Path) -> None:
     search = Search("split-digits", "finetune", tmp_path, epochs_limit=1)
     search.prepare()
-    TrialJob(search, 1).run(Progress(), "")
+    TrialJob(search, 1).run(Callback(), "")
     trial = TrialJob(search, 1).outcome(search.study())
     reported = [trial.intermediate_values[step] for step in range(5 * search.runs)]
     assert reported[-1] == pytest.approx(trial.value)
@@ -228,7 +226,7 @@ def test_a_hopeless_trial_is_stopped_before_it_has_learned_all(
         return learn(self, task)
 
     monkeypatch.setattr(Learner, "learn", counted)
-    TrialJob(search, 1).run(Progress(), "")
+    TrialJob(search, 1).run(Callback(), "")
     trial = TrialJob(search, 1).outcome(search.study())
     assert trial.state == TrialState.PRUNED
     assert len(learned) == len(trial.intermediate_values) == tuning.UNPRUNED_TASKS + 1
@@ -248,7 +246,7 @@ def test_training_that_diverges_scores_zero(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_a_space_of_its_own_settings(method: str) -> None:
-    space = SPACES[method]
+    space = METHODS[method].space
     for name, dimension in space.items():
         values = (dimension.low, dimension.high) if isinstance(dimension, Log) else dimension.values
         for value in values:
@@ -257,7 +255,7 @@ def test_every_method_has_a_space_of_its_own_settings(method: str) -> None:
             METHODS[method].build(**chosen.options)
             assert set(chosen.options) <= set(METHODS[method].options)
     for point in starts_of(space, "split-mnist") + starts_of(space, "permuted-mnist"):
-        assert point.keys() == space.keys()
+        assert point.keys() <= space.keys()
         for name, value in point.items():
             dimension = space[name]
             if isinstance(dimension, Log):
@@ -267,9 +265,9 @@ def test_every_method_has_a_space_of_its_own_settings(method: str) -> None:
 
 
 def test_no_starting_point_is_tried_twice() -> None:
-    assert len(starts_of(SPACES["evcl+"], "split-mnist")) == len(SPLIT_STARTS)
-    assert len(starts_of(SPACES["evcl+"], "permuted-mnist")) == len(ONE_HEAD_STARTS)
-    points = starts_of(SPACES["finetune"], "split-mnist")
+    assert len(starts_of(METHODS["evcl+"].space, "split-mnist")) == len(SPLIT_STARTS)
+    assert len(starts_of(METHODS["evcl+"].space, "permuted-mnist")) == len(ONE_HEAD_STARTS)
+    points = starts_of(METHODS["finetune"].space, "split-mnist")
     assert 1 < len(points) < len(SPLIT_STARTS)
     assert all(points.count(point) == 1 for point in points)
 

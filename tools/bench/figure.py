@@ -8,8 +8,14 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MultipleLocator, NullLocator
 
-from evclplus.experiments.report.figures import KNOWN_STYLES, Image, render
+from evclplus.experiments.report.figures import Image, render
+from evclplus.methods import METHODS
 from tools.bench.growth import Point
+
+
+def _style(name: str) -> tuple[str, str]:
+    return METHODS[name].colour, METHODS[name].marker
+
 
 PANELS = {
     "parameters": "parameters",
@@ -18,9 +24,9 @@ PANELS = {
     "examples": "examples in the task",
 }
 SERIES = {
-    "evcl_plus": ("EVCL+", "-", KNOWN_STYLES["evcl+"]),
-    "plain": ("plain PyTorch", "-", KNOWN_STYLES["finetune"]),
-    "vectors": ("memory of EVCL+ (right axis)", "--", KNOWN_STYLES["vcl"]),
+    "evcl_plus": ("EVCL+", "-", _style("evcl+")),
+    "plain": ("plain PyTorch", "-", _style("finetune")),
+    "vectors": ("memory of EVCL+ (right axis)", "--", _style("vcl")),
 }
 
 

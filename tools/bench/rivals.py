@@ -64,7 +64,7 @@ def measured(
     rival: Rival, rounds: int, hidden: Sequence[int] = (256, 256), examples: int = EXAMPLES
 ) -> RivalRow:
     """A rival's epoch, ours and the plain one in turn."""
-    row = RivalRow(rival.package, _version(rival.package), rival.what, rival.ours.title)
+    row = RivalRow(rival.package, _version(rival.package), rival.what, rival.ours.name)
     x = pixels(examples)
     try:
         epoch = rival.build(hidden, x, labels(examples))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evclplus.callbacks import Progress
+from evclplus.callbacks import Callback
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.run import finished, resolve, run_into, written_out
 from evclplus.methods import method
@@ -24,8 +24,8 @@ class Cell:
         one = self.experiment
         return f"{one.benchmark} {one.method} seed {one.seed}"
 
-    def run(self, progress: Progress, command: str) -> None:
-        run_into(self.folder, self.experiment, progress, command, overwrite=True)
+    def run(self, callback: Callback, command: str) -> None:
+        run_into(self.folder, self.experiment, callback, command, overwrite=True)
 
 
 def cells(experiments: Sequence[Experiment], out: Path) -> list[Cell]:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from evclplus.callbacks import Progress, Terms
+from evclplus.callbacks import Callback, LazyTerms
 from evclplus.experiments.pool import Event, Job
 
 SECONDS_BETWEEN_DRAWINGS = 0.1
@@ -26,7 +26,7 @@ def bars(console: Console) -> Bars:
     )
 
 
-class TrainingBar(Progress, AbstractContextManager["TrainingBar"]):
+class TrainingBar(Callback, AbstractContextManager["TrainingBar"]):
     """One bar for the phase under way, with the named terms of the loss."""
 
     def __init__(self, console: Console) -> None:
@@ -45,7 +45,7 @@ class TrainingBar(Progress, AbstractContextManager["TrainingBar"]):
         self.finish()
         self.bar = self.bars.add_task(label, total=steps, terms="")
 
-    def advance(self, step: int, terms: Terms) -> None:
+    def advance(self, step: int, terms: LazyTerms) -> None:
         now = time.monotonic()
         if self.bar is None or now - self.last < SECONDS_BETWEEN_DRAWINGS:
             return

@@ -6,6 +6,9 @@ from itertools import pairwise
 
 from evclplus.benchmarks.registry import BENCHMARKS
 from evclplus.experiments.config import Experiment
+from evclplus.methods import method
+from evclplus.methods.coreset import Coreset
+from evclplus.methods.joint import Joint
 
 OVERHEAD = 50_000
 """What a training step costs for each example beside the network's products, in products."""
@@ -46,17 +49,19 @@ def cost(experiment: Experiment) -> float:
     every_task_has_all = entry.settings().scenario == "domain"
     examples = entry.examples[0] / (1 if every_task_has_all else tasks)
     passes = float(tasks)
-    if experiment.method == "joint":  # all tasks so far, again with each new one
+    chosen = method(experiment.method, **options)
+    if isinstance(chosen, Joint):  # all tasks so far, again with each new one
         passes = tasks * (tasks + 1) / 2
     elif options.get("start") == "mle":
         passes += 1
-    trained = 0.0 if experiment.method.startswith("coreset-") else passes * examples
+    alone = isinstance(chosen, Coreset) and chosen.alone
+    trained = 0.0 if alone else passes * examples
     # Before each test the coresets of all tasks seen are trained on.
     trained += float(options.get("coreset_size", 0)) * tasks * (tasks + 1) / 2
     hidden = experiment.network.hidden or ()
     widths = [math.prod(entry.shape), *hidden, entry.classes_per_task]
     products = sum(below * above for below, above in pairwise(widths))
-    gaussian = 2 if "initial_variance" in options else 1
+    gaussian = 1 if chosen.is_point else 2
     return experiment.training.epochs * trained * (gaussian * products + OVERHEAD)
 
 

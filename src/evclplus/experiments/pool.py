@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Protocol, TypeVar
 
-from evclplus.callbacks import Progress, Terms
+from evclplus.callbacks import Callback, LazyTerms
 from evclplus.errors import EvclplusError
 
 SECONDS_BETWEEN_EVENTS = 0.2
@@ -26,7 +26,7 @@ class Job(Protocol):
 
     @property
     def title(self) -> str: ...
-    def run(self, progress: Progress, command: str) -> None: ...
+    def run(self, callback: Callback, command: str) -> None: ...
 
 
 AnyJob = TypeVar("AnyJob", bound=Job)
@@ -175,7 +175,7 @@ def _exit_when_closed(pipe: Connection) -> None:
 def _run(job: Job, command: str) -> str | None:
     """Run a job in a worker and return what went wrong."""
     try:
-        job.run(_PipeProgress(_pipe), command)
+        job.run(_PipeCallback(_pipe), command)
     except EvclplusError as error:
         return str(error)
     except SystemExit:
@@ -186,7 +186,7 @@ def _run(job: Job, command: str) -> str | None:
     return None
 
 
-class _PipeProgress(Progress):
+class _PipeCallback(Callback):
     """Sends events through a pipe, a few times a second."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -196,7 +196,7 @@ class _PipeProgress(Progress):
     def start(self, label: str, steps: int) -> None:
         self.label, self.steps = label, steps
 
-    def advance(self, step: int, terms: Terms) -> None:
+    def advance(self, step: int, terms: LazyTerms) -> None:
         now = time.monotonic()
         if now - self.last > SECONDS_BETWEEN_EVENTS:
             self.last = now

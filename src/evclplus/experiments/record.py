@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from evclplus.errors import FileError, SettingsError
 from evclplus.experiments.config import Experiment
 from evclplus.files import write_atomically
-from evclplus.methods import method
+from evclplus.methods import method, options_of
 
 SCHEMA = 1
 RECORD = "record.json"
@@ -66,7 +66,7 @@ class Record(BaseModel):
         """The settings as this version knows them: an option that came after the record has its
         default in it. A method that is not known here keeps what it was told."""
         try:
-            options = method(self.config.method, **self.config.options).options()
+            options = options_of(method(self.config.method, **self.config.options))
         except SettingsError:
             return self.config
         return self.config.model_copy(update={"options": options})

@@ -19,7 +19,7 @@ from evclplus.experiments.report.across import RULE, Across, terminal
 from evclplus.experiments.report.comparison import UNCOMMITTED
 from evclplus.experiments.store import find_record, find_records
 from evclplus.files import make_folder, write_atomically
-from evclplus.methods import method
+from evclplus.methods import method, options_of
 from evclplus.settings import nearest
 
 
@@ -138,7 +138,7 @@ def _is_of(preset: Preset, record: Record) -> bool:
         asked = preset.experiment(record.benchmark, record.method, record.seed)
     except SettingsError:
         return False
-    found, wanted = record.full_config, method(asked.method, **asked.options).options()
+    found, wanted = record.full_config, options_of(method(asked.method, **asked.options))
     return found.training == asked.training and found.options == wanted
 
 

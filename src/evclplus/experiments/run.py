@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from evclplus import networks
 from evclplus.benchmarks.registry import BENCHMARKS, benchmark
-from evclplus.callbacks import Progress
+from evclplus.callbacks import Callback
 from evclplus.core import metrics
 from evclplus.errors import FileError
 from evclplus.experiments.config import Experiment
@@ -18,7 +18,7 @@ from evclplus.experiments.record import UNFINISHED, Record
 from evclplus.experiments.store import find_record
 from evclplus.files import make_folder, write_atomically
 from evclplus.learner import Learner
-from evclplus.methods import method
+from evclplus.methods import method, options_of
 from evclplus.methods.base import Method
 from evclplus.streams.task import Stream, Task
 
@@ -46,7 +46,7 @@ def written_out(experiment: Experiment, chosen: Method, stream: dict[str, Any]) 
         hidden = BENCHMARKS[experiment.benchmark].hidden if kind == "mlp" else (32, 64)
     return experiment.model_copy(
         update={
-            "options": chosen.options(),
+            "options": options_of(chosen),
             "stream": stream,
             "network": experiment.network.model_copy(update={"hidden": hidden}),
         }
@@ -55,7 +55,7 @@ def written_out(experiment: Experiment, chosen: Method, stream: dict[str, Any]) 
 
 def run(
     experiment: Experiment,
-    progress: Progress | None = None,
+    callback: Callback | None = None,
     command: str = "",
     after_task: Callable[["Results"], None] = lambda results: None,
 ) -> Record:
@@ -63,13 +63,13 @@ def run(
     clock = Clock()
     with clock("data"):
         resolved = resolve(experiment)
-    return _run(resolved, clock, progress, command, after_task)
+    return _run(resolved, clock, callback, command, after_task)
 
 
 def run_into(
     folder: Path,
     experiment: Experiment,
-    progress: Progress | None = None,
+    callback: Callback | None = None,
     command: str = "",
     overwrite: bool = False,
 ) -> Record:
@@ -91,7 +91,7 @@ def run_into(
         write_atomically(folder / UNFINISHED, json.dumps(note, indent=1) + "\n")
 
     leave_note(Results(experiment.evaluate_on))
-    record = _run(resolved, clock, progress, command, leave_note)
+    record = _run(resolved, clock, callback, command, leave_note)
     record.write(folder)
     (folder / UNFINISHED).unlink(missing_ok=True)
     return record
@@ -100,12 +100,12 @@ def run_into(
 def _run(
     resolved: Resolved,
     clock: "Clock",
-    progress: Progress | None,
+    callback: Callback | None,
     command: str,
     after_task: Callable[["Results"], None],
 ) -> Record:
     stream = resolved.stream
-    learner = build_learner(resolved, progress)
+    learner = build_learner(resolved, callback)
     results = Results(resolved.experiment.evaluate_on)
     with clock("evaluate"):
         results.untrained = [results.score(learner, task).accuracy for task in stream]
@@ -117,17 +117,17 @@ def _run(
         with clock("evaluate"):
             results.rows.append([results.score(learner, seen) for seen in stream.seen(task)])
         after_task(results)
-    return _record(resolved.experiment, stream, results, clock, command)
+    steps = sorted(learner.forms)
+    return _record(resolved.experiment, stream, results, clock, command, steps)
 
 
-def build_learner(resolved: Resolved, progress: Progress | None = None) -> Learner:
+def build_learner(resolved: Resolved, callback: Callback | None = None) -> Learner:
     experiment, stream, chosen = resolved
     network = networks.build(
         networks.Architecture(
             kind=experiment.network.kind,
             input_shape=stream.input_shape,
             hidden=experiment.network.hidden or (),
-            heads=stream.heads,
         ),
         seed=experiment.seed,
     )
@@ -136,7 +136,7 @@ def build_learner(resolved: Resolved, progress: Progress | None = None) -> Learn
         chosen,
         seed=experiment.seed,
         samples=experiment.samples,
-        progress=progress,
+        callback=callback,
         **dict(experiment.training),
     )
 
@@ -208,7 +208,12 @@ class Clock:
 
 
 def _record(
-    experiment: Experiment, stream: Stream, results: Results, clock: Clock, command: str
+    experiment: Experiment,
+    stream: Stream,
+    results: Results,
+    clock: Clock,
+    command: str,
+    steps: list[str],
 ) -> Record:
     accuracy = results.matrix("accuracy")
     nll = results.matrix("negative_log_likelihood")
@@ -238,6 +243,6 @@ def _record(
         average_negative_log_likelihood=metrics.average(nll),
         average_brier_score=metrics.average(brier),
         average_calibration_error=metrics.average(calibration),
-        environment=environment(command=command),
+        environment=environment(command=command, steps=steps),
         seconds={**clock.seconds, "total": sum(clock.seconds.values())},
     )

@@ -1,80 +1,13 @@
-"""What `evclplus tune` searches: a space for every method, and where each search begins.
+"""Where `evclplus tune` begins: points that are tried first, each with the dimensions that a
+method's space has. The spaces themselves stand beside the methods."""
 
-A dimension is a line: the name of one of the method's options, or `training.` and the name of a
-training setting.
-"""
-
-from dataclasses import dataclass
 from typing import Any
 
 from evclplus.benchmarks.registry import BENCHMARKS
-
-
-@dataclass(frozen=True)
-class Log:
-    """A number between two others, every order of magnitude equally likely."""
-
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """One of a few values, written in ascending order where they have one."""
-
-    values: tuple[Any, ...]
-
-
-Space = dict[str, Log | OneOf]
+from evclplus.methods import entry
+from evclplus.methods.space import Log, OneOf, Space
 
 EPOCHS = "training.epochs"
-
-TRAINING: Space = {
-    EPOCHS: OneOf((3, 10, 20, 40)),
-    "training.learning_rate": Log(3e-5, 1e-2),
-    "training.schedule": OneOf(("constant", "cosine")),
-}
-VARIATIONAL: Space = {
-    "beta": Log(1e-4, 1.0),
-    "initial_variance": Log(1e-7, 1e-2),
-    "start_epochs": OneOf((1, 10)),
-    "prior_variance": Log(1e-3, 1.0),
-}
-# A sum over examples instead of their mean would only rescale lambda, so it is not searched.
-ELASTIC: Space = {
-    "lam": Log(1.0, 1e9),
-    "fisher_tasks": OneOf(("last", "accumulated")),
-    "fisher_temperature": Log(1.0, 100.0),
-}
-ASYMMETRIC: Space = {
-    "k": Log(0.1, 1000.0),
-}
-# Not in the papers of EVCL and EWC, so their searches go without it.
-ADDED: Space = {
-    "lam_function": OneOf((0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
-}
-CORESET: Space = {
-    "coreset_epochs": OneOf((20, 100, 200)),
-}
-
-VCL = TRAINING | VARIATIONAL
-EVCL = VCL | ELASTIC
-EVCL_PLUS = EVCL | ASYMMETRIC | ADDED
-
-SPACES: dict[str, Space] = {
-    "evcl+": EVCL_PLUS,
-    "evcl": EVCL,
-    "vcl": VCL,
-    "vcl-random": VCL | CORESET,
-    "vcl-kcenter": VCL | CORESET,
-    "ewc": TRAINING | ELASTIC,
-    "coreset-random": VCL | CORESET,
-    "coreset-kcenter": VCL | CORESET,
-    "finetune": TRAINING,
-    "joint": TRAINING,
-    "evcl+-random": EVCL_PLUS | CORESET,
-    "evcl+-kcenter": EVCL_PLUS | CORESET,
-}
 
 PAPER: dict[str, Any] = {
     EPOCHS: 20,
@@ -166,7 +99,7 @@ ONE_HEAD_STARTS: tuple[dict[str, Any], ...] = (
 
 def space_of(method: str, epochs_limit: int | None) -> Space:
     """A method's space, with no more epochs than the limit."""
-    space = dict(SPACES[method])
+    space = dict(entry(method).space)
     epochs = space[EPOCHS]
     if epochs_limit is not None and isinstance(epochs, OneOf):
         allowed = tuple(value for value in epochs.values if value <= epochs_limit)
@@ -179,7 +112,8 @@ def starts_of(space: Space, benchmark: str) -> list[dict[str, Any]]:
     points: list[dict[str, Any]] = []
     head_per_task = BENCHMARKS[benchmark].settings().scenario == "task"
     for start in SPLIT_STARTS if head_per_task else ONE_HEAD_STARTS:
-        point = {name: _inside(dimension, start[name]) for name, dimension in space.items()}
+        # What a point does not name is drawn.
+        point = {n: _inside(one, start[n]) for n, one in space.items() if n in start}
         if point not in points:
             points.append(point)
     return points

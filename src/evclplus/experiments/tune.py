@@ -19,7 +19,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import BaseTrial, FrozenTrial, TrialState
 
 from evclplus.benchmarks.registry import BENCHMARKS
-from evclplus.callbacks import Progress
+from evclplus.callbacks import Callback
 from evclplus.errors import FileError, TrainingError
 from evclplus.experiments.compare import cells
 from evclplus.experiments.config import Experiment
@@ -29,8 +29,9 @@ from evclplus.experiments.pool import Event, Listener, work_through
 from evclplus.experiments.presets import Chosen
 from evclplus.experiments.presets.best import PACKED_SEARCHES, Best, read_packed, write_packed
 from evclplus.experiments.run import Results, run
-from evclplus.experiments.spaces import Log, Space, space_of, starts_of
+from evclplus.experiments.spaces import space_of, starts_of
 from evclplus.files import make_folder, write_atomically
+from evclplus.methods.space import Log, Space
 
 FIRST_SEED = 100
 """The first seed of a trial. A preset's seeds are below it."""
@@ -223,13 +224,13 @@ class TrialJob:
     def title(self) -> str:
         return f"{self.search.title} trial {self.number}"
 
-    def run(self, progress: Progress, command: str) -> None:
+    def run(self, callback: Callback, command: str) -> None:
         # Another seed for each trial: a worker begins its sampler anew every time.
         study = self.search.study(sampler_seed=self.number)
 
         def objective(trial: optuna.Trial) -> float:
             trial.set_user_attr("job", self.number)
-            return score(self.search, trial, progress)
+            return score(self.search, trial, callback)
 
         study.optimize(objective, n_trials=1)
 
@@ -239,7 +240,7 @@ class TrialJob:
         )
 
 
-def score(search: Search, trial: BaseTrial, progress: Progress | None = None) -> float:
+def score(search: Search, trial: BaseTrial, callback: Callback | None = None) -> float:
     """Average accuracy on validation data, mean over the seeds; 0 when training diverges.
 
     What is reported on the way is the score with every accuracy that is not known yet counted as
@@ -260,7 +261,7 @@ def score(search: Search, trial: BaseTrial, progress: Progress | None = None) ->
                 raise optuna.TrialPruned
 
         try:
-            record = run(search.experiment(chosen, seed), progress, after_task=report)
+            record = run(search.experiment(chosen, seed), callback, after_task=report)
         except TrainingError:
             return 0.0
         finished += record.average_accuracy

@@ -91,6 +91,11 @@ def entry(name: str) -> Entry:
     return METHODS[name]
 
 
+def role_of(name: str) -> Role:
+    """What a method is in a comparison; one that is not known here is a baseline."""
+    return METHODS[name].role if name in METHODS else "baseline"
+
+
 def method(name: str, **options: Any) -> Method:
     """A method by its name, with its options."""
     found = entry(name)

@@ -17,7 +17,7 @@ from evclplus.core.network import BayesianNetwork, Weights
 from evclplus.methods.space import TRAINING, Space
 from evclplus.settings import Settings
 
-Role = Literal["ours", "baseline", "bound"]
+Role = Literal["ours", "baseline", "lower bound", "upper bound"]
 
 
 @dataclass(frozen=True)

@@ -14,4 +14,4 @@ class FineTune(Method):
     name: ClassVar[str] = "finetune"
     colour: ClassVar[str] = "#7A7A7A"
     marker: ClassVar[str] = "d"
-    role: ClassVar[Role] = "bound"
+    role: ClassVar[Role] = "lower bound"

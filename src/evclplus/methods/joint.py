@@ -26,7 +26,7 @@ class Joint(Method):
     name: ClassVar[str] = "joint"
     colour: ClassVar[str] = "#000000"
     marker: ClassVar[str] = "h"
-    role: ClassVar[Role] = "bound"
+    role: ClassVar[Role] = "upper bound"
     memory_type: ClassVar[type] = AllExamples
 
     def begin(self, lesson: Lesson) -> Start:

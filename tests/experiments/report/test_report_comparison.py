@@ -6,7 +6,7 @@ import pytest
 from evclplus.experiments.record import Record
 from evclplus.experiments.report.comparison import Comparison, comparisons_of
 from evclplus.experiments.report.headline import headline
-from evclplus.methods import method
+from evclplus.methods import method, options_of
 from tests.experiments.report.record_factory import TASKS, full_comparison, make_record
 
 
@@ -126,7 +126,7 @@ def test_headline_says_only_what_the_seeds_say(records: list[Record], sentence: 
 
 def test_an_option_that_came_after_a_record_makes_no_row_of_its_own() -> None:
     old = make_record("ewc", 0, settings={"options": {"lam": 5.0}})
-    options = method("ewc", lam=5.0).options()
+    options = options_of(method("ewc", lam=5.0))
     new = make_record("ewc", 1, settings={"options": options})
     changed = make_record("ewc", 2, settings={"options": {**options, "lam_function": 1.0}})
     (comparison,) = comparisons_of([old, new, changed])

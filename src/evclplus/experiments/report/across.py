@@ -13,7 +13,6 @@ from rich.text import Text
 from evclplus.errors import FileError
 from evclplus.experiments.record import Record
 from evclplus.experiments.report.comparison import (
-    OURS,
     UNCOMMITTED,
     Comparison,
     MethodRow,
@@ -33,6 +32,7 @@ from evclplus.experiments.report.tables import (
     measure_column,
 )
 from evclplus.experiments.report.writers import exact, markdown_table
+from evclplus.methods import role_of
 
 NOT_RUN = "not run"
 RULE = (
@@ -105,11 +105,17 @@ class Across:
         return replace(cell, tag=f"{count} of {self.seeds} seeds") if count < self.seeds else cell
 
     def differences(self) -> Table:
-        """EVCL+ minus every other method on the seeds they share."""
-        return self._table([name for name in self.methods if name != OURS], self._difference)
+        """Our method minus every other one on the seeds they share."""
+        return self._table([name for name in self.methods if name != self.ours], self._difference)
+
+    @property
+    def ours(self) -> str | None:
+        """The first of our methods."""
+        return next((name for name in self.methods if role_of(name) == "ours"), None)
 
     def _difference(self, benchmark: str, method: str) -> TableCell:
-        ours, theirs = self.row(benchmark, OURS), self.row(benchmark, method)
+        assert self.ours is not None
+        ours, theirs = self.row(benchmark, self.ours), self.row(benchmark, method)
         if ours is None or theirs is None:
             return TableCell(NOT_RUN)
         found = paired_difference(ours.accuracy_by_seed, theirs.accuracy_by_seed)
@@ -144,9 +150,9 @@ class Across:
             "Mean ± standard deviation over seeds, on test data.",
             markdown_table(self.table()),
         ]
-        if OURS in self.methods and len(self.methods) > 1:
+        if self.ours is not None and len(self.methods) > 1:
             parts += [
-                "## EVCL+ minus each method, points",
+                f"## {self.ours.upper()} minus each method, points",
                 "Mean over the seeds both have, 95 % interval, p of a two-sided paired t-test, "
                 "without a correction for the number of tests.",
                 markdown_table(self.differences()),

@@ -22,9 +22,8 @@ from evclplus.experiments.report.statistics import (
     paired_difference,
     spread,
 )
+from evclplus.methods import role_of
 
-UPPER_BOUND = "joint"
-OURS = "evcl+"
 PROBLEM = {"stream", "evaluate_on"}
 """The settings that say what is asked, not how it is answered."""
 
@@ -47,12 +46,11 @@ class MethodRow:
 
     @property
     def is_upper_bound(self) -> bool:
-        return self.method == UPPER_BOUND
+        return role_of(self.method) == "upper bound"
 
     @property
     def is_ours(self) -> bool:
-        """EVCL+ itself or with a coreset."""
-        return self.method.startswith(OURS)
+        return role_of(self.method) == "ours"
 
     @property
     def seeds(self) -> list[int]:

@@ -18,20 +18,9 @@ from matplotlib.lines import Line2D
 
 from evclplus.experiments.report.comparison import Comparison, MethodRow
 from evclplus.experiments.report.numbers import percent
+from evclplus.methods import METHODS
 
-# Okabe and Ito's colours, with two of Paul Tol's; all keep apart for colour-blind readers.
-KNOWN_STYLES = {
-    "evcl+": ("#D55E00", "o"),
-    "evcl": ("#E69F00", "s"),
-    "vcl": ("#0072B2", "^"),
-    "vcl-random": ("#56B4E9", "v"),
-    "vcl-kcenter": ("#332288", "<"),
-    "ewc": ("#009E73", "D"),
-    "coreset-random": ("#CC79A7", "P"),
-    "coreset-kcenter": ("#882255", "X"),
-    "finetune": ("#7A7A7A", "d"),
-    "joint": ("#000000", "h"),
-}
+# Of methods that are not known here.
 OTHER_COLOURS = ("#117733", "#AA4499", "#999933", "#44AA99", "#6699CC", "#661100")
 OTHER_MARKERS = ("p", ">", "8", "H", "*")
 LINE_STYLES = ("-", "--", ":", "-.")
@@ -65,8 +54,9 @@ class Image:
 
 def row_style(row: MethodRow) -> tuple[str, str]:
     """Colour and marker; the same for a method in every figure and every report."""
-    if row.method in KNOWN_STYLES:
-        return KNOWN_STYLES[row.method]
+    if row.method in METHODS:
+        entry = METHODS[row.method]
+        return entry.colour, entry.marker
     digest = hashlib.sha256(row.method.encode()).digest()
     return (
         OTHER_COLOURS[digest[0] % len(OTHER_COLOURS)],

@@ -3,6 +3,7 @@
 from evclplus.experiments.report.comparison import Comparison, MethodRow
 from evclplus.experiments.report.numbers import percent, percent_interval
 from evclplus.experiments.report.statistics import PairedDifference
+from evclplus.methods import role_of
 
 
 def headline(comparison: Comparison) -> list[str]:
@@ -51,7 +52,7 @@ def _reference(row: MethodRow) -> str:
         return (
             f"Joint training on all tasks, the upper bound, reaches {percent(row.accuracy.mean)} %."
         )
-    if row.method == "finetune":
+    if role_of(row.method) == "lower bound":
         return f"Plain fine-tuning forgets {percent(row.spread('forgetting').mean)} points."
     return ""
 

@@ -8,7 +8,6 @@ from rich.text import Text
 
 from evclplus.experiments.record import Record
 from evclplus.experiments.report.comparison import (
-    UPPER_BOUND,
     Comparison,
     MethodRow,
     comparisons_of,
@@ -58,8 +57,8 @@ def _caption(comparisons: Sequence[Comparison]) -> list[str]:
     lines = []
     if found:
         lines.append("Differs: points to the best baseline (base) on common seeds; paired t-test.")
-    if any(row.is_upper_bound for _, row in rows):
-        lines.append(f"{UPPER_BOUND} sees all tasks at once: an upper bound, not a baseline.")
+    for bound in dict.fromkeys(row.method for _, row in rows if row.is_upper_bound):
+        lines.append(f"{bound} sees all tasks at once: an upper bound, not a baseline.")
     if any(difference.pairs < 2 for difference in found):
         lines.append(f"A dash under Differs: {TOO_FEW_PAIRS}.")
     for comparison in comparisons:
