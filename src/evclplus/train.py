@@ -100,21 +100,24 @@ class Trainer:
         state = State(q, method.trace(q))
         epochs = epochs or training.epochs
         each = batches_per_epoch(sources[0], training.batch_size)
+        most = sum(len({one.head for one in source.examples}) for source in sources)
         gradient, move = self._forms(problem, state, epochs * each)
         step = 0
         self.callback.start(label, epochs * each)
         with self._numbers(network, purpose):
             for epoch in range(1, epochs + 1):
                 draws = generator(self.seed, self.position, purpose, epoch)
+                # What a step needs of numbers is made for all of them, so that none waits for it.
+                seeds = new_seeds(draws, each * most).view(each, most, 4)
+                rates = self._rates(step, each, epochs * each, q.mean)
                 total = torch.zeros_like(problem.examples)
-                for batches in steps_of_epoch(sources, training.batch_size, draws, self.likelihood):
-                    found = gradient(batches, new_seeds(draws, len(batches)))
+                steps = steps_of_epoch(sources, training.batch_size, draws, self.likelihood)
+                for batches, seed, rate in zip(steps, seeds, rates, strict=True):
+                    found = gradient(batches, seed[: len(batches)])
                     for term in found.values():
                         total += term
-                    rate = learning_rate(training, step / (epochs * each))
+                    move(problem, state.vectors, rate, q.layout)
                     step += 1
-                    rates = q.mean.new_tensor(step_rate(rate, step))
-                    move(problem, state.vectors, rates, q.layout)
                     self.callback.advance(step, partial(_terms, found, problem, state))
                 # Looking at a number waits for the device, so this is done once per epoch.
                 if not _all_finite(total, state):
@@ -122,6 +125,12 @@ class Trainer:
                     raise TrainingError(_what_is_not_finite(terms, label, epoch, epochs))
         self.callback.finish()
         return Trained(state.posterior(), state.vectors.running)
+
+    def _rates(self, first: int, count: int, steps: int, like: Tensor) -> Tensor:
+        """The rates of `count` steps, after `first` of all."""
+        each = [learning_rate(self.training, step / steps) for step in range(first, first + count)]
+        rows = [step_rate(rate, step) for step, rate in enumerate(each, start=first + 1)]
+        return like.new_tensor(rows)
 
     @contextmanager
     def _numbers(self, network: BayesianNetwork, purpose: str) -> Iterator[None]:

@@ -167,6 +167,7 @@ class CompiledLikelihood:
         self.dtype = _exact_enough(problem)
         self.kept = [*_numbers(problem.objective, self.dtype), *_tensors(problem.memory)]
         self.found: dict[object, tuple[Graph, tuple[str, ...]]] = {}
+        self.shares: dict[float, Tensor] = {}
 
     def __call__(
         self,
@@ -186,7 +187,9 @@ class CompiledLikelihood:
     def _values(self, batch: Batch, tensors: Sequence[Tensor], seed: Tensor) -> list[Tensor]:
         """All that a graph may read; those with a row for each example come first."""
         answers = () if batch.answers is None else (batch.answers,)
-        share = torch.tensor(batch.share, dtype=self.dtype)
+        if batch.share not in self.shares:
+            self.shares[batch.share] = torch.tensor(batch.share, dtype=self.dtype)
+        share = self.shares[batch.share]
         return [batch.x.contiguous(), batch.y, *answers, share, seed, *self.kept, *tensors]
 
     def _graph(
