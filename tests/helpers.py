@@ -1,14 +1,17 @@
 """Small learning problems that tests share."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import evclplus as ec
-from evclplus.core.batches import Batch, minibatches
+from evclplus.core.batches import Batch, Source, steps_of_epoch
+from evclplus.core.engine import loss
 from evclplus.core.gaussian import MeanField
-from evclplus.methods.base import Memory
+from evclplus.core.noise import Noise
+from evclplus.methods.base import Lesson, Start
 
 
 def blobs(tasks: int = 2, count: int = 60, seed: int = 0, scenario: str = "task") -> ec.Stream:
@@ -24,21 +27,36 @@ def blobs(tasks: int = 2, count: int = 60, seed: int = 0, scenario: str = "task"
     return ec.tasks(pairs, scenario=scenario)  # type: ignore[arg-type]
 
 
-def small_network(heads: Sequence[int], seed: int = 0) -> ec.networks.ReadyNetwork:
+def small_network(heads: Sequence[int] = (), seed: int = 0) -> ec.networks.ReadyNetwork:
     return ec.networks.mlp(4, [8], heads=heads, seed=seed)
 
 
-def learned_first_task(method: ec.Method, **training: object) -> tuple[ec.Learner, ec.Stream]:
+def learned_first_task(method: ec.Method, **training: Any) -> tuple[ec.Learner, ec.Stream]:
     """A learner that has learned the first of two tasks."""
     stream = blobs()
     settings = {"epochs": 15, "batch_size": 20, "learning_rate": 1e-2, **training}
-    learner = ec.Learner(small_network(stream.heads), method, **settings)  # type: ignore[arg-type]
+    learner = ec.Learner(small_network(stream.heads), method, **settings)
     return learner.learn(stream[0]), stream
 
 
-def first_batch(learner: ec.Learner, task: ec.Task, seed: int = 0) -> Batch:
+def begun(learner: ec.Learner, task: ec.Task) -> tuple[Lesson, Start]:
+    """A task as the learner's method sees it, and what it would train."""
+    network, q, memory = learner._with_head(task.train)
+    trainer = learner._trainer("test")
+    lesson = learner._lesson(network.copy(), q, memory, task, trainer)
+    return lesson, learner.method.begin(lesson)
+
+
+def regression_task(name: str, x: Tensor, y: Tensor) -> ec.Task:
+    """All of the data to train on, with real numbers for labels."""
+    train = ec.Examples(x, y, outputs=1)
+    return ec.Task(name, 0, train, train, train)
+
+
+def first_batch(task: ec.Task, seed: int = 0) -> Batch:
     generator = torch.Generator().manual_seed(seed)
-    return next(minibatches(learner.network, [task.train], 20, generator))
+    (batch,) = next(steps_of_epoch((Source((task.train,)),), 20, generator))
+    return batch
 
 
 def moved(q: MeanField, by: float = 0.1, seed: int = 0) -> MeanField:
@@ -50,13 +68,18 @@ def moved(q: MeanField, by: float = 0.1, seed: int = 0) -> MeanField:
 
 
 def gradients(
-    method: ec.Method, q: MeanField, memory: Memory, batch: Batch
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient of the total loss with respect to means and variances."""
-    total = method.loss(q, memory, batch).total
-    found = torch.autograd.grad(total, [q.mean, q.variance], allow_unused=True)
-    first, second = (torch.zeros(0) if g is None else g for g in found)
-    return first, second
+    learner: ec.Learner, method: ec.Method, q: MeanField, batch: Batch
+) -> tuple[Tensor, Tensor]:
+    """The gradient of a method's loss in means and variances, with the learner's memory."""
+    noise = None if method.is_point else Noise(torch.arange(4, dtype=torch.int32))
+    terms = loss(method, q, learner.memory, batch, learner.network, torch.tensor(40.0), noise)
+    found = torch.autograd.grad(
+        torch.stack(list(terms.values())).sum(),
+        (q.mean, q.variance),
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return found[0], found[1]
 
 
 class Convolutional(nn.Module):

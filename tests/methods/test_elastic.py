@@ -2,10 +2,19 @@
 
 import pytest
 import torch
+from torch import nn
 
 import evclplus as ec
 from evclplus.core.gaussian import MeanField
-from tests.helpers import blobs, first_batch, gradients, learned_first_task, moved, small_network
+from tests.helpers import (
+    begun,
+    blobs,
+    first_batch,
+    gradients,
+    learned_first_task,
+    moved,
+    small_network,
+)
 
 ELASTIC = {"evcl+": ec.EVCLPlus, "evcl": ec.EVCL, "ewc": ec.EWC}
 STRONG = 1e6
@@ -15,13 +24,12 @@ STRONG = 1e6
 def test_on_the_second_task_the_penalty_changes_the_gradient(name: str) -> None:
     kind = ELASTIC[name]
     learner, stream = learned_first_task(kind(lam=STRONG))
-    batch = first_batch(learner, stream[1])
+    batch = first_batch(stream[1])
     q = moved(learner.q)
-    with_penalty = gradients(kind(lam=STRONG), q, learner.memory, first_batch(learner, stream[1]))
-    without = gradients(kind(lam=0.0), q, learner.memory, first_batch(learner, stream[1]))
+    with_penalty = gradients(learner, kind(lam=STRONG), q, batch)
+    without = gradients(learner, kind(lam=0.0), q, batch)
     assert batch.head == 1
     fisher = learner.memory.fisher
-    assert fisher is not None
     protected = fisher > 0
     assert protected.float().mean() > 0.3
     change = (with_penalty[0] - without[0]).abs()
@@ -39,8 +47,9 @@ def test_on_the_second_task_the_penalty_changes_the_gradient(name: str) -> None:
 def test_on_the_first_task_there_is_no_penalty(name: str) -> None:
     stream = blobs()
     learner = ec.Learner(small_network(stream.heads), ELASTIC[name](lam=STRONG))
-    terms = learner.method.loss(learner.q, learner.memory, first_batch(learner, stream[0]))
-    assert "penalty" not in terms.named()
+    _, start = begun(learner, stream[0])
+    terms = learner.method.regulariser(moved(start.q), start.memory, torch.tensor(40.0))
+    assert terms["penalty"] == 0
 
 
 @pytest.mark.parametrize("name", ELASTIC)
@@ -48,7 +57,6 @@ def test_a_huge_lambda_freezes_the_protected_weights_and_only_those(name: str) -
     def drift(lam: float) -> tuple[float, float]:
         learner, stream = learned_first_task(ELASTIC[name](lam=lam), learning_rate=1e-3)
         before, fisher = learner.q.mean, learner.memory.fisher
-        assert fisher is not None
         protected = fisher > fisher.max() / 100
         learner.learn(stream[1])
         change = (learner.q.mean - before).abs()
@@ -65,7 +73,6 @@ def test_a_huge_lambda_freezes_protected_variances() -> None:
     def change_of_variance(lam: float) -> float:
         learner, stream = learned_first_task(ec.EVCLPlus(lam=lam, k=0.0), learning_rate=1e-3)
         before, fisher = learner.q.variance, learner.memory.fisher
-        assert fisher is not None
         protected = (fisher > fisher.max() / 100)[: len(before)]
         learner.learn(stream[1])
         return ((learner.q.variance - before).clamp_max(0).abs() / before)[protected].max().item()
@@ -91,7 +98,6 @@ def test_evcl_at_lambda_zero_equals_vcl_bit_for_bit() -> None:
 def test_evcl_plus_equals_evcl_while_no_variance_has_grown() -> None:
     learner, _ = learned_first_task(ec.EVCLPlus(lam=STRONG))
     fisher = learner.memory.fisher
-    assert fisher is not None
     previous = learner.memory.prior
     shrunk = MeanField(previous.mean + 0.1, 0.7 * previous.variance, previous.layout)
     same = MeanField(previous.mean + 0.1, previous.variance, previous.layout)
@@ -107,8 +113,6 @@ def test_the_fisher_is_of_the_last_task_or_a_decayed_sum() -> None:
         learner, stream = learned_first_task(ec.EWC(lam=1.0, **options))
         first = learner.memory.fisher
         second = learner.learn(stream[1]).memory.fisher
-        assert first is not None
-        assert second is not None
         return first, second
 
     first, last = fishers()
@@ -118,15 +122,16 @@ def test_the_fisher_is_of_the_last_task_or_a_decayed_sum() -> None:
     torch.testing.assert_close(decayed, 0.25 * first + last)
 
 
-def test_heads_of_their_own_are_protected_only_when_asked() -> None:
-    shared, _ = learned_first_task(ec.EWC())
-    everything, _ = learned_first_task(ec.EWC(protect="all"))
-    for learner, protected in ((shared, False), (everything, True)):
-        assert learner.memory.fisher is not None
-        parts = learner.network.layout.named(learner.memory.fisher)
-        assert bool(parts["heads.0.weight"].any()) == protected
-        assert parts["body.1.weight"].any()
-        assert not parts["heads.1.weight"].any()  # its task has not come yet
+def test_a_fisher_covers_the_heads_that_have_come_and_no_others() -> None:
+    stream = blobs()
+    learner = ec.Learner(small_network(), ec.EWC(), epochs=2, batch_size=20).learn(stream[0])
+    first = learner.network.layout.named(learner.memory.fisher)
+    assert first["heads.0.weight"].any()
+    assert first["body.1.weight"].any()
+    lesson, _ = begun(learner, stream[1])
+    grown = lesson.network.layout.named(lesson.memory.fisher)
+    assert not grown["heads.1.weight"].any()
+    assert all(torch.equal(grown[name], value) for name, value in first.items())
 
 
 @pytest.mark.parametrize("name", ELASTIC)
@@ -150,6 +155,39 @@ def test_lam_function_holds_the_earlier_head_and_its_answers(name: str) -> None:
     held, moved_head = change(100.0)
     assert held < 0.3 * free
     assert moved_head == 0
+
+
+class Counting(nn.Module):
+    """Counts in a buffer how often it was asked, also outside training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.asked: torch.Tensor
+        self.register_buffer("asked", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.asked += 1
+        out: torch.Tensor = self.layer(x) * (1 + self.asked)
+        return out
+
+
+def test_asking_what_earlier_heads_answered_leaves_the_network_as_it_was() -> None:
+    stream = blobs()
+    network = ec.MultiHead(Counting())
+    learner = ec.Learner(network, ec.EWC(lam_function=1.0), epochs=1, batch_size=20)
+    learner.learn(stream[0])
+    network_, q, memory = learner._with_head(stream[1].train)
+    lesson = learner._lesson(network_, q, memory, stream[1], learner._trainer("test"))
+    before = lesson.network.buffers["body.asked"].clone()
+    start = learner.method.begin(lesson)
+    assert torch.equal(lesson.network.buffers["body.asked"], before)
+    # And what they answered is kept, not asked for again: it does not move while training does.
+    assert start.task.answers is not None
+    answers = start.task.answers.clone()
+    learner.learn(stream[1])
+    assert torch.equal(start.task.answers, answers)
+    assert start.sources[0].examples[0].answers is start.task.answers
 
 
 @pytest.mark.parametrize("scenario", ["class", "domain"])
