@@ -239,8 +239,8 @@ def update(problem: Problem, vectors: Vectors, rates: Tensor, layout: Any) -> No
     q = MeanField(mean.detach().requires_grad_(), variance.detach().requires_grad_(), layout)
     with torch.enable_grad():
         terms = objective.regulariser(q, problem.memory, problem.examples)
-    if terms:
-        total = torch.stack(list(terms.values())).sum()
+        total = torch.stack(list(terms.values())).sum() if terms else None
+    if total is not None:
         more = torch.autograd.grad(
             total, (q.mean, q.variance), allow_unused=True, materialize_grads=True
         )

@@ -88,7 +88,7 @@ def _squared_gradients(
     others = [name for name in used if name.rpartition(".")[0] not in closed_form]
     for direction, weight in likelihood.directions(logits.detach(), y, labels, generator):
         for path, gradient in _output_gradients(logits, direction, record).items():
-            received = record[path][0].detach()
+            received = record[path][0].detach().to(weights.dtype)  # whole numbers, too
             _add_layer(squares, path, network.local_layers[path], received, gradient, weight)
         if others:
             per_example = _gradients_of(network, means, others, x, direction / temperature, head)

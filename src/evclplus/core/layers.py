@@ -56,11 +56,12 @@ class LocalLayer(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         loaded = self.loaded
         loaded.calls += 1
+        reads_data = loaded.data is None or _is_view_of(x, loaded.data)
         if not x.is_floating_point():  # whole numbers are numbers too
             x = x.to(loaded.means["weight"].dtype)
         if loaded.noise is None or not loaded.variances:
             return self.operation(x, loaded.means["weight"], loaded.means.get("bias")).to(x.dtype)
-        if loaded.data is not None and not _is_view_of(x, loaded.data):
+        if not reads_data:
             # One of many samples: a draw of the weights serves all examples with one product.
             weight = self.draw("weight")
             assert weight is not None
