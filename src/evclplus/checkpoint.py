@@ -13,7 +13,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -97,6 +98,11 @@ class Header(BaseModel):
                     f"{saved.get(name, 'absent')} in the file and {given.get(name, 'absent')} in "
                     f"the network; build {self.network} as it was when it was saved"
                 )
+        if (self.layout.names, self.layout.gaussian_names) != (found.names, found.gaussian_names):
+            raise FileError(
+                "the network does not match the saved learner: its parameters come in another "
+                "order, or others are point values"
+            )
 
 
 # What a method keeps, as plain data and tensors.
@@ -159,6 +165,12 @@ class Reader:
             raise FileError(f"the saved state has no {name}; it is damaged") from None
 
     def _made(self, kind: type, parts: dict[str, Any], path: str) -> Any:
+        hints = get_type_hints(kind)
+        for name, part in parts.items():
+            if not _fits(part, hints.get(name, Any)):
+                raise FileError(
+                    f"the saved {path}.{name} is a {type(part).__name__}; it is damaged"
+                )
         try:
             return kind(**parts)
         except (TypeError, ValueError) as error:
@@ -172,8 +184,11 @@ class Reader:
         else:
             for one in fields(value):
                 part = getattr(value, one.name)
-                if tree.is_per_weight(one) and part.shape != (self.layout.total,):
-                    raise FileError(f"the saved {path}.{one.name} does not fit the saved layout")
+                fits = not tree.is_per_weight(one) or part.shape == (self.layout.total,)
+                if not fits or (isinstance(part, Tensor) and not part.isfinite().all()):
+                    raise FileError(
+                        f"the saved {path}.{one.name} does not fit the layout or is not finite"
+                    )
         return value
 
     def check_weights(self, q: MeanField, path: str) -> None:
@@ -195,8 +210,27 @@ def _with_inner(types: Iterable[type]) -> Iterator[type]:
             yield from _with_inner(part for part in inner if isinstance(part, type))
 
 
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is what a field is declared to hold, as far as declarations say."""
+    inside = get_args(hint)
+    if hint is Any:
+        return True
+    if get_origin(hint) is tuple:
+        if not isinstance(value, tuple):
+            return False
+        hints = inside[:1] * len(value) if inside[-1] is Ellipsis else inside
+        return len(value) == len(hints) and all(map(_fits, value, hints))
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, one) for one in inside)
+    if hint is float:
+        return isinstance(value, int | float)
+    return isinstance(value, hint) if isinstance(hint, type) else True
+
+
 def _check_examples(examples: Examples, path: str) -> None:
     labels = examples.labels
+    if examples.rows is not None or not examples.store.isfinite().all():
+        raise FileError(f"the saved {path} has numbers that are not finite, or rows of elsewhere")
     whole = labels.dtype == torch.int64 and labels.numel() > 0
     if whole and not 0 <= int(labels.min()) <= int(labels.max()) < examples.outputs:
         raise FileError(f"the saved {path} has labels outside its {examples.outputs} outputs")

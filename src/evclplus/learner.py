@@ -475,26 +475,28 @@ class Learner:
         network: nn.Module | None = None,
         method: Method | None = None,
         criterion: Criterion | None = None,
+        point: Predicate | None = None,
         callback: Callback | None = None,
         device: str | None = None,
     ) -> "Learner":
         """Read a saved learner; it goes on as if it had never stopped.
 
-        A network, a method or a criterion of your own is not in the file: pass it again, the
-        network as it was before the first task. `device` is for a machine that has other devices
-        than the one it was saved on.
+        A network, a method, a criterion or a choice of point values of your own is not in the
+        file: pass it again, the network as it was before the first task. `device` is for a machine
+        that has other devices than the one it was saved on.
         """
         header, tensors = checkpoint.read(Path(path))
         if network is None:
             network = networks.build(header.own_architecture(), seed=0)
         settings = Training(**{**header.training, **({} if device is None else {"device": device})})
+        method = method or from_description(header.method)
         learner = cls(
             network,
-            method or from_description(header.method),
+            method,
             seed=header.seed,
             samples=header.samples,
             criterion=_loaded_likelihood(header, criterion),
-            point=lambda name: name in header.layout.point_names,
+            point=_loaded_point(header, point, isinstance(network, MultiHead), method),
             callback=callback,
             **settings.model_dump(),
         )
@@ -561,3 +563,15 @@ def _loaded_likelihood(header: checkpoint.Header, criterion: Criterion | None) -
             "criterion=...)"
         )
     return criterion
+
+
+def _loaded_point(
+    header: checkpoint.Header, point: Predicate | None, may_grow: bool, method: Method
+) -> Predicate:
+    saved = header.layout.point_names
+    if point is None and may_grow and saved and not method.is_point:
+        raise FileError(
+            f"this learner keeps {saved[0]} and others as point values, and heads may still come; "
+            "pass the choice again: Learner.load(path, point=...)"
+        )
+    return point or (lambda name: name in saved)
