@@ -47,12 +47,6 @@ def begun(learner: ec.Learner, task: ec.Task) -> tuple[Lesson, Start]:
     return lesson, learner.method.begin(lesson)
 
 
-def regression_task(name: str, x: Tensor, y: Tensor) -> ec.Task:
-    """All of the data to train on, with real numbers for labels."""
-    train = ec.Examples(x, y, outputs=1)
-    return ec.Task(name, 0, train, train, train)
-
-
 def first_batch(task: ec.Task, seed: int = 0) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     (batch,) = next(steps_of_epoch((Source((task.train,)),), 20, generator))

@@ -1,75 +1,225 @@
 """What every registered method and benchmark must do. A new one is tested by being registered."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor
 
 import evclplus as ec
 from evclplus.benchmarks.registry import BENCHMARKS
+from evclplus.core.engine import Gradient, Running, Step, Terms
+from evclplus.core.gaussian import MeanField
 from evclplus.errors import FileError
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.run import resolve, run
-from evclplus.methods import METHODS
-from evclplus.settings import Training
+from evclplus.methods import KINDS, METHODS, _plain, described, from_description, options_of
+from evclplus.methods.base import Nothing
+from evclplus.methods.space import Log
+from evclplus.settings import Settings, Training
+from evclplus.testing import check_compiled, check_method, example_learner, example_stream
 
-SCENARIOS = ("task", "domain", "class")
-
-
-def small_stream(scenario: str) -> ec.Stream:
-    return ec.benchmark("split-digits", tasks=2, examples_per_task=60, scenario=scenario)
+FEW = {"coreset_size": 10, "coreset_epochs": 5}
 
 
 def build(name: str) -> ec.Method:
-    options = {"coreset_size": 20} if "coreset_size" in METHODS[name].options else {}
-    return ec.method(name, **options)
+    return ec.method(name, **(FEW if "coreset_size" in METHODS[name].options else {}))
 
 
-def learner_for(name: str, stream: ec.Stream, network: nn.Module, **changes: Any) -> ec.Learner:
-    training = {"epochs": 8, "batch_size": 20, "learning_rate": 5e-3, **changes}
-    return ec.Learner(network, build(name), **training)
+# Methods
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("name", METHODS)
-def test_method(name: str, scenario: str, tmp_path: Path) -> None:
-    stream = small_stream(scenario)
-    network = ec.networks.mlp(64, [16], heads=stream.heads)
-    before = {key: value.clone() for key, value in network.state_dict().items()}
-    learner = learner_for(name, stream, network)
-    # Learns: better than the two classes' chance right after the task.
-    learner.learn(stream[0])
-    assert learner.evaluate(stream[0]).average_accuracy > 0.7
-    learner.save(tmp_path / "model")
-    learner.learn(stream[1])
-    # Remembers shapes: a distribution over the outputs of the head.
-    x = stream[1].test.inputs()[:5]
-    probabilities = learner.predict_proba(x, task=1)
-    assert probabilities.shape == (5, 4 if scenario == "class" else 2)
-    torch.testing.assert_close(probabilities.sum(1), torch.ones(5))
-    # Is deterministic.
-    again = learner_for(name, stream, network)
-    for task in stream:
-        again.learn(task)
-    assert torch.equal(again.predict_proba(x, task=1), probabilities)
-    # Saves and loads, and goes on the same.
-    loaded = ec.Learner.load(tmp_path / "model").learn(stream[1])
-    assert torch.equal(loaded.predict_proba(x, task=1), probabilities)
-    # Never touches the user's module.
-    after = network.state_dict()
-    assert all(torch.equal(value, after[key]) for key, value in before.items())
-    assert all(parameter.grad is None for parameter in network.parameters())
+def test_method(name: str) -> None:
+    check_method(build(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["evcl+", "ewc", "si", "er"])
+def test_method_compiled(name: str) -> None:
+    check_compiled(build(name))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_options_build_the_same_method_again(name: str) -> None:
     made = build(name)
-    assert made.title == name
-    assert ec.method(name, **made.options()) == made
-    assert set(made.options()) == set(METHODS[name].options)
-    assert METHODS[name].description
+    assert ec.method(name, **options_of(made)) == made
+    assert set(options_of(made)) == set(METHODS[name].options)
+    assert from_description(described(made)) == made
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_entry_says_what_reports_and_searches_need(name: str) -> None:
+    entry = METHODS[name]
+    assert entry.description.endswith(".")
+    assert entry.role in ("ours", "baseline", "bound")
+    assert len(entry.colour) == 7
+    assert entry.colour.startswith("#")
+    assert len(entry.marker) == 1
+    assert entry.space
+    training = {f"training.{option}" for option in Training.model_fields}
+    assert set(entry.space) <= set(entry.options) | training
+    for dimension, values in entry.space.items():
+        tried = (values.low, values.high) if isinstance(values, Log) else values.values
+        for value in tried:  # all of them are allowed
+            if dimension.startswith("training."):
+                Training(**{dimension.removeprefix("training."): value})
+            else:
+                ec.method(name, **{dimension: value})
+
+
+def test_no_two_methods_look_the_same_in_a_figure() -> None:
+    for what in ("colour", "marker"):
+        assert len({getattr(entry, what) for entry in METHODS.values()}) == len(METHODS)
+    assert [name for name, entry in METHODS.items() if entry.role == "bound"] == [
+        "finetune",
+        "joint",
+    ]
+
+
+def test_every_kind_of_method_can_be_loaded_by_its_name() -> None:
+    for name, entry in METHODS.items():
+        assert KINDS[entry.kind.name] is entry.kind
+        assert type(build(name)) in KINDS.values()
+
+
+# One file and one line
+
+
+class Halved(ec.Method):
+    name: ClassVar[str] = "halved"
+
+    def move(self, step: Step, memory: Nothing) -> Step:
+        return Step(step.mean / 2, step.log_std)
+
+
+def test_a_method_works_without_being_registered() -> None:
+    check_method(Halved())
+    stream = example_stream()
+    half = example_learner(Halved(), learning_rate=1e-2).learn(stream[0])
+    slow = example_learner(ec.FineTune(), learning_rate=5e-3).learn(stream[0])
+    torch.testing.assert_close(half.q.mean, slow.q.mean)
+
+
+def test_a_method_may_do_without_a_docstring() -> None:
+    assert Halved.__doc__ is None
+    assert _plain(Halved).description == "Halved"
+    assert _plain(Halved).build() == Halved()
+
+
+# A wrapper forwards every verb
+
+CALLED: list[str] = []
+
+
+class Recording(ec.FineTune):
+    """Notes which of its functions were called, and that they saw the memory that is its own."""
+
+    @property
+    def is_point(self) -> bool:
+        CALLED.append("is_point")
+        return super().is_point
+
+    @property
+    def averages_samples(self) -> bool:
+        CALLED.append("averages_samples")
+        return super().averages_samples
+
+    @property
+    def memory_types(self) -> tuple[type, ...]:
+        CALLED.append("memory_types")
+        return super().memory_types
+
+    def initial(self, network: Any) -> MeanField:
+        CALLED.append("initial")
+        return super().initial(network)
+
+    def first_memory(self, q: MeanField) -> Any:
+        CALLED.append("first_memory")
+        return super().first_memory(q)
+
+    def begin(self, lesson: Any) -> Any:
+        CALLED.append("begin")
+        assert lesson.memory == Nothing()
+        return super().begin(lesson)
+
+    def end(self, lesson: Any, start: Any, trained: Any) -> Any:
+        CALLED.append("end")
+        assert (lesson.memory, start.memory) == (Nothing(), Nothing())
+        return super().end(lesson, start, trained)
+
+    def predictor(self, network: Any, q: MeanField, memory: Any, head: int, fit: Any) -> Any:
+        CALLED.append("predictor")
+        assert memory == Nothing()
+        return super().predictor(network, q, memory, head, fit)
+
+    def likelihood(self, weights: Any, memory: Any, batch: Any, network: Any) -> Terms:
+        CALLED.append("likelihood")
+        assert memory == Nothing()
+        return super().likelihood(weights, memory, batch, network)
+
+    def regulariser(self, q: MeanField, memory: Any, examples: Tensor) -> Terms:
+        CALLED.append("regulariser")
+        assert memory == Nothing()
+        return super().regulariser(q, memory, examples)
+
+    def move(self, step: Step, memory: Any) -> Step:
+        CALLED.append("move")
+        assert memory == Nothing()
+        return super().move(step, memory)
+
+    def trace(self, q: MeanField) -> Running:
+        CALLED.append("trace")
+        return {"steps": q.mean.new_zeros(())}
+
+    def follow(self, running: Running, gradient: Gradient, step: Step) -> Running:
+        CALLED.append("follow")
+        return {"steps": running["steps"] + 1}
+
+
+def public_functions(kind: type) -> set[str]:
+    """The functions and properties that a class itself has for others."""
+    own = vars(kind).items()
+    return {
+        name
+        for name, value in own
+        if (callable(value) or isinstance(value, property))
+        and not isinstance(value, type)
+        and not name.startswith(("_", "model_"))
+        and name not in vars(Settings)
+    }
+
+
+def test_a_coreset_forwards_every_verb(tmp_path: Path) -> None:
+    verbs = public_functions(ec.Method)
+    assert {"begin", "end", "predictor", "likelihood", "move", "follow", "is_point"} <= verbs
+    assert verbs <= public_functions(ec.Coreset)
+    assert verbs <= public_functions(Recording)  # a new verb is recorded too
+
+    def called(act: Any) -> set[str]:
+        CALLED.clear()
+        act()
+        return set(CALLED)
+
+    stream = example_stream()
+    method = ec.Coreset(method=Recording(), **FEW)
+    learner = example_learner(method)
+    made = called(lambda: example_learner(method))
+    # Learning calls nothing but the coreset; only a prediction trains with the method itself.
+    trained = called(lambda: learner.learn(stream[0]).learn(stream[1]))
+    asked = called(lambda: learner.predict(stream[0].test.inputs(), task=0))
+    path = learner.save(tmp_path)
+    loaded = called(lambda: ec.Learner.load(path, method=method))
+    assert {"is_point", "initial", "first_memory"} <= made
+    steps = {"likelihood", "regulariser", "move", "trace", "follow"}
+    assert steps | {"begin", "end"} <= trained
+    assert {"predictor", "averages_samples"} <= asked
+    assert "memory_types" in loaded
+    assert verbs <= made | trained | asked | loaded
+
+
+# Benchmarks
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -114,13 +264,15 @@ def test_the_settings_in_a_record_run_it_again(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["mlp", "convnet"])
 def test_ready_networks(kind: str) -> None:
-    stream = ec.benchmark("split-digits", tasks=1)
+    stream = ec.benchmark("split-digits", tasks=2)
     if kind == "mlp":
-        network = ec.networks.mlp(64, [8, 8], heads=stream.heads)
+        network = ec.networks.mlp(64, [8, 8])
     else:
-        network = ec.networks.convnet(stream.input_shape, [4, 8], heads=stream.heads)
-    learner = learner_for("evcl+", stream, network, epochs=15).learn(stream[0])
-    assert learner.evaluate(stream[0]).average_accuracy > 0.8
+        network = ec.networks.convnet(stream.input_shape, [4, 8])
+    learner = ec.Learner(network, "evcl+", epochs=15, batch_size=20, learning_rate=5e-3)
+    for task in stream:
+        learner.learn(task)
+        assert learner.evaluate(task).average_accuracy > 0.8
     make = ec.networks.mlp
     first, second = (make(64, [8], seed=seed).state_dict()["body.1.weight"] for seed in (0, 1))
     assert not torch.equal(first, second)

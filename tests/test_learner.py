@@ -14,7 +14,7 @@ from evclplus.core.examples import Examples
 from evclplus.core.likelihoods import Regression
 from evclplus.errors import DataError, SettingsError, StateError, TrainingError
 from evclplus.seeding import generator
-from tests.helpers import Convolutional, blobs, regression_task, small_network
+from tests.helpers import Convolutional, blobs, small_network
 
 TRAINING: dict[str, Any] = {"epochs": 20, "batch_size": 20, "learning_rate": 1e-2}
 
@@ -162,7 +162,7 @@ def test_whole_numbers_are_numbers_too(name: str, dtype: torch.dtype) -> None:
 def test_regression_predicts_numbers() -> None:
     x = torch.linspace(-1, 1, 80)[:, None]
     y = torch.cat([2 * x + 1, -x], 1)
-    task = ec.Task("lines", 0, *(Examples(x, y, outputs=2),) * 3)
+    task = ec.regression_task(x, y, name="lines", test=(x, y))
     module = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 2))
     settings = {**TRAINING, "epochs": 150}
     for method in ("ewc", ec.EVCLPlus(beta=0.01)):
@@ -177,15 +177,15 @@ def test_regression_predicts_numbers() -> None:
 
 def test_a_criterion_of_your_own_is_what_is_minimised() -> None:
     x = torch.linspace(-1, 1, 81)[:, None]
-    y = torch.where(x[:, 0] == 1, 100.0, 1.0)  # one wild label
+    y = torch.where(x == 1, 100.0, 1.0)  # one wild label
 
     def absolute(output: Tensor, y: Tensor) -> Tensor:
-        return (output[:, 0] - y).abs().mean()
+        return (output - y).abs().mean()
 
     module = nn.Linear(1, 1)
     settings = {**TRAINING, "epochs": 150, "batch_size": 81}
     found = ec.Learner(module, "ewc", criterion=absolute, **settings)
-    found.learn(regression_task("median", x, y))
+    found.learn(ec.regression_task(x, y, name="median"))
     torch.testing.assert_close(found.predict(x), torch.ones(81, 1), rtol=0, atol=0.2)
 
 

@@ -18,7 +18,6 @@ from tests.helpers import (
     blobs,
     first_batch,
     learned_first_task,
-    regression_task,
     small_network,
 )
 
@@ -69,7 +68,7 @@ def test_on_a_separable_quadratic_omega_is_half_the_curvature() -> None:
         batch_size=16,
         learning_rate=2e-3,
     )
-    learner.learn(regression_task("quadratic", x, y))
+    learner.learn(ec.regression_task(x, y, name="quadratic"))
     curvature = x.square().mean(0)
     torch.testing.assert_close(learner.memory.omega, curvature / 2, rtol=0.02, atol=0)
 

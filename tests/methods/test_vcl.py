@@ -9,7 +9,6 @@ import evclplus as ec
 from evclplus.core.gaussian import kl
 from evclplus.core.likelihoods import Regression
 from evclplus.core.network import BayesianNetwork
-from tests.helpers import regression_task
 
 WEIGHTS = torch.tensor([1.0, -2.0, 0.5, 0.0])
 
@@ -45,7 +44,7 @@ def test_two_tasks_equal_exact_bayes(criterion: Regression, std: float) -> None:
     mean, variance = torch.zeros(4), torch.ones(4)
     for index, scales in enumerate([[0.1, 0.2, 0.3, 0.1], [0.3, 0.1, 0.1, 0.2]]):
         x, y = data(scales, std, seed=index)
-        learner.learn(regression_task(f"task {index}", x, y))
+        learner.learn(ec.regression_task(x, y, name=f"task {index}"))
         mean, variance = exact_posterior(x, y, std, mean, variance)
         assert ((learner.q.mean - mean).abs() < 0.1 * variance.sqrt()).all()
         torch.testing.assert_close(learner.q.variance.sqrt(), variance.sqrt(), rtol=0.1, atol=0)
