@@ -175,6 +175,10 @@ def check_step_functions_are_pure(method: Method) -> None:
             assert torch.equal(term, both[1][name]), f"{name} is another the second time"
     after = [value for _, value in tree.tensors((problem.memory, state.vectors))]
     assert all(map(torch.equal, kept, after)), f"{method.name} changed what a step was given"
+    memory = [value.clone() for _, value in tree.tensors(problem.memory)]
+    update(problem, state.vectors, torch.tensor([0.01, 1.0]), state.layout)
+    unchanged = map(torch.equal, memory, (value for _, value in tree.tensors(problem.memory)))
+    assert all(unchanged), f"{method.name} changed its memory in a step; `end` is the place for it"
 
 
 def check_update_follows_the_loss(method: Method) -> None:
