@@ -49,10 +49,11 @@ class Batch:
 @dataclass(frozen=True)
 class Source:
     """Examples that feed training. The first source of a run is gone through once an epoch; of a
-    further one, each step draws `per_step` examples at random, with replacement."""
+    further one, each step draws `per_step` examples at random, with replacement; none: as many as
+    it has of the first."""
 
     examples: tuple[Examples, ...]
-    per_step: int = 0
+    per_step: int | None = None
 
     def __len__(self) -> int:
         return sum(map(len, self.examples))
@@ -94,14 +95,16 @@ def steps_of_epoch(
         _, group, index = cuts[position]
         found = [(group, index)]
         for source in others:
-            found += _drawn(source, generator)
+            found += _drawn(source, source.per_step or len(index), generator)
         total = sum(len(index) for _, index in found)
         yield [_batch(group, index, len(index) / total, likelihood) for group, index in found]
 
 
-def _drawn(source: Source, generator: torch.Generator) -> list[tuple[list[Examples], Tensor]]:
-    """As many examples as a step draws of a source, head by head."""
-    drawn = torch.randint(len(source), (source.per_step,), generator=generator).sort().values
+def _drawn(
+    source: Source, count: int, generator: torch.Generator
+) -> list[tuple[list[Examples], Tensor]]:
+    """Random examples of a source, head by head."""
+    drawn = torch.randint(len(source), (count,), generator=generator).sort().values
     found, start = [], 0
     for group in _by_head(source.examples):
         end = start + sum(map(len, group))

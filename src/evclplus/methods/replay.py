@@ -36,7 +36,9 @@ class ExperienceReplay(Method):
     space: ClassVar[Space] = TRAINING | {"replay_batch": OneOf((32, 128, 256))}
 
     buffer_size: int = Field(200, ge=1, description="examples stored in all")
-    replay_batch: int = Field(128, ge=1, description="stored examples in each step")
+    replay_batch: int | None = Field(
+        None, ge=1, description="stored examples in each step; none: as many as of the task"
+    )
 
     def begin(self, lesson: Lesson) -> Start:
         memory: Reservoir = lesson.memory
