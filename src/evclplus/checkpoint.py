@@ -26,6 +26,8 @@ from torch import Tensor
 from evclplus.core import tree
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import Layout, MeanField
+from evclplus.core.likelihoods import Classification, Criterion, Likelihood, Regression
+from evclplus.core.network import Predicate
 from evclplus.errors import FileError
 from evclplus.files import make_folder, write_atomically
 from evclplus.networks import Architecture
@@ -85,6 +87,30 @@ class Header(BaseModel):
             )
         return self.architecture
 
+    def own_likelihood(self, criterion: Criterion | None) -> Any:
+        """As `Learner` takes it; a criterion of one's own is passed again."""
+        if self.likelihood == "regression":
+            return Regression(self.std)
+        if self.likelihood == "classification":
+            return Classification()
+        if criterion is None:
+            raise FileError(
+                "this learner has a criterion of its own; pass it again: Learner.load(path, "
+                "criterion=...)"
+            )
+        return criterion
+
+    def own_point(self, point: Predicate | None, matters: bool) -> Predicate:
+        """Which parameters are point values; where that matters for heads that are still to come,
+        the choice is passed again."""
+        saved = self.layout.point_names
+        if point is None and saved and matters:
+            raise FileError(
+                f"this learner keeps {saved[0]} and others as point values, and heads may still "
+                "come; pass the choice again: Learner.load(path, point=...)"
+            )
+        return point or (lambda name: name in saved)
+
     def check_layout(self, found: Layout) -> None:
         """The network handed to load must have the saved parameters, name by name."""
         if len(self.layout.names) != len(self.layout.shapes):
@@ -103,6 +129,13 @@ class Header(BaseModel):
                 "the network does not match the saved learner: its parameters come in another "
                 "order, or others are point values"
             )
+
+
+def saved_likelihood(likelihood: Likelihood) -> dict[str, Any]:
+    """The fields of a header that say what the outputs mean."""
+    if isinstance(likelihood, Regression):
+        return {"likelihood": "regression", "std": likelihood.std}
+    return {"likelihood": "classification" if isinstance(likelihood, Classification) else "own"}
 
 
 # What a method keeps, as plain data and tensors.

@@ -1,6 +1,6 @@
 """The learner: the only object with state."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -21,7 +21,7 @@ from evclplus.core import tree
 from evclplus.core.examples import Examples, rows_at_once
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead, new_weights
-from evclplus.core.likelihoods import Classification, Likelihood, OwnCriterion, Regression
+from evclplus.core.likelihoods import Classification, Criterion, Likelihood, likelihood_of
 from evclplus.core.metrics import Scores, entropy, scores
 from evclplus.core.network import BayesianNetwork, Predicate
 from evclplus.errors import DataError, FileError, SettingsError, StateError
@@ -34,7 +34,6 @@ from evclplus.streams.task import Task
 from evclplus.train import Trainer
 
 Side = Literal["test", "validation", "train"]
-Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class Learner:
         )
         self.seed = seed
         self.samples = samples
-        self.likelihood = _likelihood(criterion)
+        self.likelihood = likelihood_of(criterion)
         self.callback = callback or Callback()
         everything_is_point = self.method.is_point
         self.network = BayesianNetwork(
@@ -458,7 +457,7 @@ class Learner:
             "training": self.training.model_dump(mode="json"),
             "seed": self.seed,
             "samples": self.samples,
-            **_saved_likelihood(self.likelihood),
+            **checkpoint.saved_likelihood(self.likelihood),
             "architecture": ready and ready.architecture.model_dump(mode="json"),
             "network": type(module).__name__,
             "growth": self.network.growth,
@@ -495,8 +494,8 @@ class Learner:
             method,
             seed=header.seed,
             samples=header.samples,
-            criterion=_loaded_likelihood(header, criterion),
-            point=_loaded_point(header, point, isinstance(network, MultiHead), method),
+            criterion=header.own_likelihood(criterion),
+            point=header.own_point(point, isinstance(network, MultiHead) and not method.is_point),
             callback=callback,
             **settings.model_dump(),
         )
@@ -529,49 +528,3 @@ class Learner:
             if head == self.network.heads or (own is not None and own.out_features < outputs):
                 self.network = self.network.grown(head, outputs, features, seed=0)
         self.network.growth = tuple(header.growth)
-
-
-def _likelihood(criterion: Any) -> Likelihood:
-    if criterion == "classification":
-        return Classification()
-    if criterion == "regression":
-        return Regression()
-    if isinstance(criterion, Classification | Regression | OwnCriterion):
-        return criterion
-    if callable(criterion):
-        return OwnCriterion(criterion)
-    raise SettingsError(
-        f"criterion = {criterion!r} is wrong: expected 'classification', 'regression' or a "
-        "function of (outputs, y)"
-    )
-
-
-def _saved_likelihood(likelihood: Likelihood) -> dict[str, Any]:
-    if isinstance(likelihood, Regression):
-        return {"likelihood": "regression", "std": likelihood.std}
-    return {"likelihood": "classification" if isinstance(likelihood, Classification) else "own"}
-
-
-def _loaded_likelihood(header: checkpoint.Header, criterion: Criterion | None) -> Any:
-    if header.likelihood == "regression":
-        return Regression(header.std)
-    if header.likelihood == "classification":
-        return Classification()
-    if criterion is None:
-        raise FileError(
-            "this learner has a criterion of its own; pass it again: Learner.load(path, "
-            "criterion=...)"
-        )
-    return criterion
-
-
-def _loaded_point(
-    header: checkpoint.Header, point: Predicate | None, may_grow: bool, method: Method
-) -> Predicate:
-    saved = header.layout.point_names
-    if point is None and may_grow and saved and not method.is_point:
-        raise FileError(
-            f"this learner keeps {saved[0]} and others as point values, and heads may still come; "
-            "pass the choice again: Learner.load(path, point=...)"
-        )
-    return point or (lambda name: name in saved)

@@ -193,8 +193,10 @@ def trained_by_torch(
     optimiser, step = torch.optim.Adam(moved, lr=training.learning_rate), 0
     for epoch in range(1, EPOCHS + 1):
         draws = generator(7, 1, "train", epoch)
-        for (batch,) in steps_of_epoch([Source((data,))], training.batch_size, draws):
-            noise = None if problem.at_mean else Noise(new_seeds(draws, 1)[0])
+        seeds = new_seeds(draws, STEPS // EPOCHS)
+        steps = steps_of_epoch([Source((data,))], training.batch_size, draws)
+        for (batch,), seed in zip(steps, seeds, strict=True):
+            noise = None if problem.at_mean else Noise(seed)
             if training.schedule == "linear":
                 optimiser.param_groups[0]["lr"] = training.learning_rate * (1 - step / STEPS)
             optimiser.zero_grad()

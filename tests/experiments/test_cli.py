@@ -32,10 +32,11 @@ def evclplus(*words: str, folder: Path, **environment: str) -> subprocess.Comple
         capture_output=True,
         text=True,
         env={**os.environ, **environment},
-        timeout=300,
+        timeout=600,
     )
 
 
+@pytest.mark.slow
 def test_workers_that_compile_leave_nothing_behind(tmp_path: Path) -> None:
     words = ("compare", "--methods", "vcl,ewc", "--seeds", "1", "--epochs", "1", "--out", "made")
     # An empty cache: a worker that finds its step compiled already has nothing to leave behind.
@@ -95,7 +96,7 @@ def test_an_interrupt_keeps_what_is_finished_and_the_next_call_goes_on(tmp_path:
     while not running.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)  # what Ctrl-C sends: to the whole group
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "interrupted: 1 of 2 runs are finished; call again to go on" in stderr
     assert [record.method for record in find_records(tmp_path)] == ["finetune"]
@@ -128,7 +129,7 @@ def test_a_killed_worker_is_reported_and_the_others_go_on(tmp_path: Path) -> Non
     for child in children:
         if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text():
             os.kill(int(child), signal.SIGKILL)
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=600)
     assert process.returncode == 2
     assert "its process died" in stdout
     assert "1 of 2 runs failed" in stderr

@@ -3,10 +3,13 @@
 from pathlib import Path
 from statistics import fmean
 
+import pytest
+
 from evclplus.experiments.store import find_records
 from tests.experiments.test_cli import evclplus
 
 
+@pytest.mark.slow
 def test_the_demo_shows_the_point(tmp_path: Path) -> None:
     done = evclplus("demo", folder=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -126,5 +126,5 @@ def test_workers_end_with_their_parent(stop: signal.Signals, tmp_path: Path) -> 
     else:
         parent.kill()
     # The workers write to the same pipe: it is at its end when the last of them is gone.
-    _, stderr = parent.communicate(timeout=300)
+    _, stderr = parent.communicate(timeout=600)
     assert stderr.count("Traceback") == (1 if stop == signal.SIGINT else 0)

@@ -154,6 +154,7 @@ def test_a_preset_runs_reports_and_goes_on(tiny: Path) -> None:
     assert "other settings (training.epochs is 1, not 2)" in other.stderr
 
 
+@pytest.mark.slow
 def test_a_kill_loses_nothing_that_is_finished(tiny: Path) -> None:
     # Long enough to be killed in the middle of a cell, short enough to be done again.
     words = ["reproduce", "--preset=tiny.toml", "--benchmarks=split-digits", "--jobs=1"]

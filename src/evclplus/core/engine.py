@@ -24,7 +24,7 @@ SMALL_RATE = 0.03
 """Learning rates up to this take no step in log sigma that a quotient of polynomials could not
 exponentiate to a part in a million."""
 
-GRAIN = 2**14
+GRAIN = 2**13
 """Rows of weights are this far apart, or a multiple: a network that gets another head mostly keeps
 its strides, and a compiled graph its use."""
 

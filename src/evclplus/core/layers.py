@@ -70,7 +70,7 @@ class LocalLayer(nn.Module, ABC):
             # Products may be made in a lower precision; all else keeps that of the input.
             mean, variance = (moment.to(x.dtype) for moment in self.moments(x))
             if "bias" not in loaded.variances:
-                # An input of zeros has no variance; the square root's slope there is infinite.
+                # An input of zeros has no variance; the square root's gradient there is infinite.
                 variance = variance.clamp_min(SMALLEST_VARIANCE)
             loaded.moments = mean, variance.sqrt()
         mean, std = loaded.moments

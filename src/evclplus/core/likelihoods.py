@@ -7,16 +7,21 @@ The Fisher needs each example's gradient at the outputs, for labels that the mod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import log, pi
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from evclplus.errors import SettingsError
+
 Labels = Literal["exact", "sampled", "true"]
 """exact: the expectation over the model's own labels, all of them weighted by their
 probability. sampled: one label drawn from the model for each example. true: the data's label
 (the empirical Fisher)."""
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+"""The mean loss of a batch, from (outputs, y)."""
 
 Directions = Iterator[tuple[Tensor, Tensor]]
 
@@ -92,7 +97,7 @@ class OwnCriterion:
     """A user's own mean loss over a batch, from (outputs, y). Nothing is known of its labels, so
     the Fisher is the empirical one."""
 
-    criterion: Callable[[Tensor, Tensor], Tensor]
+    criterion: Criterion
 
     def __call__(self, output: Tensor, y: Tensor, /) -> Tensor:
         return self.criterion(output, y)
@@ -105,3 +110,19 @@ class OwnCriterion:
             (gradient,) = torch.autograd.grad(self.criterion(leaf, y), leaf)
         ones = torch.ones(len(output), dtype=output.dtype, device=output.device)
         yield len(output) * gradient, ones  # of each example's own loss, not of their mean
+
+
+def likelihood_of(criterion: Any) -> Likelihood:
+    """From what a user calls it."""
+    if criterion == "classification":
+        return Classification()
+    if criterion == "regression":
+        return Regression()
+    if isinstance(criterion, Classification | Regression | OwnCriterion):
+        return criterion
+    if callable(criterion):
+        return OwnCriterion(criterion)
+    raise SettingsError(
+        f"criterion = {criterion!r} is wrong: expected 'classification', 'regression' or a "
+        "function of (outputs, y)"
+    )
