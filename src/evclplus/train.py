@@ -35,7 +35,7 @@ from evclplus.core.engine import (
 from evclplus.core.gaussian import MeanField
 from evclplus.core.likelihoods import Classification, Likelihood
 from evclplus.core.network import BayesianNetwork
-from evclplus.core.noise import new_seeds
+from evclplus.core.noise import Noise, new_seeds
 from evclplus.errors import TrainingError
 from evclplus.methods.base import Method, Trained
 from evclplus.seeding import generator, own_random_state
@@ -47,11 +47,12 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 WORK_THAT_EARNS_COMPILING = 3e7
-"""Steps times weights of a task above which compiling pays for itself within a few tasks. A count,
-not a measurement: the same settings must always take the same path."""
+"""Steps of a task times the numbers that each passes over one by one, weights and noise, above
+which compiling pays for itself within a few tasks. A count, not a measurement: the same settings
+must always take the same path."""
 
 STEPS_AT_MEAN_THAT_EARN_IT = 3000
-"""Steps of a task without noise, which are quick uncompiled as well."""
+"""Steps of a task without noise, whose gradient is quick uncompiled as well."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Trainer:
         epochs = epochs or training.epochs
         each = batches_per_epoch(sources[0], training.batch_size)
         most = sum(len({one.head for one in source.examples}) for source in sources)
-        gradient, move = self._forms(problem, state, epochs * each)
+        gradient, move = self._forms(problem, state, sources[0], epochs * each)
         step = 0
         self.callback.start(label, epochs * each)
         with self._numbers(network, purpose):
@@ -142,27 +143,34 @@ class Trainer:
             yield
 
     def _forms(
-        self, problem: Problem, state: State, steps: int
+        self, problem: Problem, state: State, source: Source, steps: int
     ) -> tuple[StepGradient, UpdateFunction]:
         likelihood: LikelihoodFunction = likelihood_gradient
         move: UpdateFunction = update
-        if self._compiles(problem, state, steps):
+        wanted = self.training.compile
+        if wanted != "off" and can_be_compiled(problem.network):
+            work = steps * (len(state.vectors.mean) + self._noise(problem, state, source))
+            enough = wanted == "on" or work >= WORK_THAT_EARNS_COMPILING
+            drawn = wanted == "on" or not problem.at_mean or steps >= STEPS_AT_MEAN_THAT_EARN_IT
             fallback = Fallback(self.forms)
-            likelihood = fallback(CompiledLikelihood(problem, self.graphs), likelihood_gradient)
-            move = fallback(CompiledUpdate(problem, self.graphs), update)
-            self.forms.add("compiled")
-        else:
-            self.forms.add("plain")
+            if enough and drawn:
+                compiled = CompiledLikelihood(problem, self.graphs)
+                likelihood = fallback(compiled, likelihood_gradient)
+            if enough:
+                move = fallback(CompiledUpdate(problem, self.graphs), update)
+        self.forms.add("plain" if move is update else "compiled")
         return StepGradient(problem, state, likelihood), move
 
-    def _compiles(self, problem: Problem, state: State, steps: int) -> bool:
-        if self.training.compile == "off" or not can_be_compiled(problem.network):
-            return False
-        work = steps * len(state.vectors.mean)
-        enough = work >= WORK_THAT_EARNS_COMPILING and (
-            not problem.at_mean or steps >= STEPS_AT_MEAN_THAT_EARN_IT
-        )
-        return enough or self.training.compile == "on"
+    @torch.no_grad()
+    def _noise(self, problem: Problem, state: State, source: Source) -> int:
+        """How many numbers a step draws, from what one example needs."""
+        if problem.at_mean:
+            return 0
+        one = next(examples for examples in source.examples if len(examples))
+        noise, network = Noise(torch.zeros(4, dtype=torch.int32)), problem.network.copy()
+        x = one.inputs(torch.arange(1))
+        network(network.weights(state.posterior(), noise), x, one.head)
+        return 2 * noise.used * min(self.training.batch_size, len(source))
 
 
 def _terms(found: Terms, problem: Problem, state: State) -> Terms:

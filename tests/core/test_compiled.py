@@ -140,18 +140,40 @@ def test_which_runs_are_compiled(steps: int, settings: dict[str, Any], is_compil
     trainer = Trainer(Training(**settings), 0, 0, "", Callback())
     for name, can in (("mlp", True), ("norms", False)):
         network = converted(name)
-        state = State(posterior(network), {})
-        chosen = trainer._compiles(problem_for(network), state, steps)
-        assert chosen == (is_compiled and can)
+        expected = is_compiled and can
+        assert forms(trainer, network, MODULES[name][1], steps) == (expected, expected)
 
 
-def test_without_noise_only_long_runs_are_compiled() -> None:
+def forms(
+    trainer: Trainer,
+    network: BayesianNetwork,
+    shape: tuple[int, ...],
+    steps: int,
+    at_mean: bool = False,
+) -> tuple[bool, bool]:
+    """Whether the gradient and the update of such a run are compiled."""
+    state = State(posterior(network), {})
+    x = torch.zeros(300, *shape, dtype=network.dtype)
+    source = Source((Examples(x, torch.zeros(300, dtype=torch.int64), CLASSES),))
+    problem = problem_for(network, at_mean=at_mean)
+    gradient, move = trainer._forms(problem, state, source, steps)
+    return gradient.function is not likelihood_gradient, move is not update
+
+
+def test_without_noise_only_the_update_is_compiled_unless_a_run_is_long() -> None:
     trainer = Trainer(Training(), 0, 0, "", Callback())
-    network = BayesianNetwork(nn.Linear(100_000, 1))
-    state = State(network.initial(1.0), {})
-    assert trainer._compiles(problem_for(network), state, 600)
-    assert not trainer._compiles(problem_for(network, at_mean=True), state, 600)
-    assert trainer._compiles(problem_for(network, at_mean=True), state, 6000)
+    network = BayesianNetwork(nn.Linear(100_000, CLASSES))
+    assert forms(trainer, network, (100_000,), 600) == (True, True)
+    assert forms(trainer, network, (100_000,), 600, at_mean=True) == (False, True)
+    assert forms(trainer, network, (100_000,), 6000, at_mean=True) == (True, True)
+    assert forms(trainer, network, (100_000,), 10, at_mean=True) == (False, False)
+
+
+def test_the_noise_of_convolutions_counts_as_work() -> None:
+    """Few weights, many activations."""
+    trainer = Trainer(Training(), 0, 0, "", Callback())
+    network = BayesianNetwork(ec.networks.convnet((3, 32, 32), heads=[CLASSES]))
+    assert forms(trainer, network, (3, 32, 32), 80) == (True, True)
 
 
 # The trace is the definition.

@@ -111,7 +111,9 @@ class LocalLayer(nn.Module, ABC):
 
 class LocalLinear(LocalLayer, nn.Linear):
     def noise_like(self, mean: Tensor, noise: Noise) -> Tensor:
-        # Counted output by output, as `moments` lays them out.
+        if self.loaded.data is not None:
+            return noise.like(mean)
+        # Counted output by output, as `moments` lays them out in training.
         return noise.like(mean.movedim(-1, 0)).movedim(0, -1)
 
     def operation(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

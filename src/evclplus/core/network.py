@@ -152,13 +152,14 @@ class BayesianNetwork:
             return None
         if not all(isinstance(head, nn.Linear) for head in module.heads):
             return None
-        named = self.layout.named(q.mean)
         own = next(head for head in module.heads if isinstance(head, nn.Linear))
         weight, bias = q.mean.new_empty(0, own.in_features), q.mean.new_empty(0)
         for head in heads:
-            rows = named[f"heads.{head}.weight"]
+            # The weight of a linear layer has two dimensions, its bias, if there is one, has one.
+            own_weights = self.weights_of_head(q, (head,)).values()
+            rows, *rest = sorted(own_weights, key=Tensor.dim, reverse=True)
             weight = torch.cat([weight, rows])
-            bias = torch.cat([bias, named.get(f"heads.{head}.bias", rows.new_zeros(len(rows)))])
+            bias = torch.cat([bias, *(rest or [rows.new_zeros(len(rows))])])
         return weight, bias
 
     def initial(self, variance: float) -> MeanField:

@@ -9,7 +9,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-BLOCK = 2**15
+BLOCK = 2**17
 """Pairs made at once where nothing is compiled, so that they stay in a processor's cache."""
 
 

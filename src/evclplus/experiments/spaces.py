@@ -71,7 +71,7 @@ space has."""
 
 # All tasks in one head: predictions do not saturate, so lambda is small; held by all old tasks at
 # once, through predictions softened for the Fisher.
-HELD: dict[str, Any] = {
+ONE_HEAD: dict[str, Any] = {
     **PAPER,
     EPOCHS: 10,
     "beta": 0.3,
@@ -82,12 +82,12 @@ HELD: dict[str, Any] = {
 
 ONE_HEAD_STARTS: tuple[dict[str, Any], ...] = (
     PAPER,
-    HELD,
-    {**HELD, EPOCHS: 20, "training.schedule": "cosine", "beta": 0.1},
+    ONE_HEAD,
+    {**ONE_HEAD, EPOCHS: 20, "training.schedule": "cosine", "beta": 0.1},
     # A first prior that lets no variance grow until its noise is in the way, and larger steps,
     # which take every variance to where it belongs.
     {
-        **HELD,
+        **ONE_HEAD,
         "training.learning_rate": 4e-3,
         "training.schedule": "cosine",
         "initial_variance": 5e-3,

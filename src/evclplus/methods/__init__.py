@@ -117,11 +117,8 @@ def options_of(chosen: Method) -> dict[str, Any]:
 # What a saved learner says of its method: its kind and settings, methods inside methods too.
 
 KINDS: dict[str, type[Method]] = {
-    kind.name: kind
-    for kind in (
-        *(EVCLPlus, EVCL, VCL, EWC, SynapticIntelligence, ExperienceReplay, FineTune, Joint),
-        Coreset,
-    )
+    Coreset.name: Coreset,
+    **{one.kind.name: one.kind for one in METHODS.values()},
 }
 
 
