@@ -457,3 +457,38 @@ def test_stored_examples_are_checked(
     with pytest.raises(FileError, match=message) as caught:
         ec.Learner.load(rewritten(folder, change))
     assert "\n" not in str(caught.value)
+
+
+# Files from before a setting came
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_learner_from_before_calibration_goes_on_without(wrapped: bool, tmp_path: Path) -> None:
+    """Where a default is another than what was done before there was the setting."""
+
+    def change(header: dict[str, Any], tensors: Tensors) -> None:
+        method = header["method"]["method"] if wrapped else header["method"]
+        for option in ("calibration", "variance_penalty", "lam_function"):
+            del method[option]
+        del header["training"]["std_rate"]
+        for task in header["learned"]:
+            del task["calibrated"]
+
+    old: ec.Method = ec.EVCLPlus(calibration="none", lam=7.0, lam_function=0.0)
+    if wrapped:
+        old = ec.Coreset(method=old, coreset_size=5, coreset_epochs=1)
+    straight = learned(old, std_rate=1.0)
+    again = ec.Learner.load(rewritten(straight.save(tmp_path), change))
+    assert again.method == old
+    assert again.training.std_rate == 1.0
+    assert again.training == straight.training
+    assert again.learned[0].calibrated == {}
+    for learner in (straight, again):
+        learner.learn(blobs(tasks=4)[1])
+    assert_same(again, straight)
+
+
+def test_strengths_that_were_found_are_saved(tmp_path: Path) -> None:
+    straight = learned("ewc", tasks=2)
+    assert all(task.calibrated["strength"] > 0 for task in straight.learned)
+    assert ec.Learner.load(straight.save(tmp_path)).learned == straight.learned

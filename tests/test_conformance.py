@@ -20,7 +20,7 @@ from evclplus.methods.space import Log
 from evclplus.settings import Settings, Training
 from evclplus.testing import check_compiled, check_method, example_learner, example_stream
 
-FEW = {"coreset_size": 10, "coreset_epochs": 5}
+FEW = {"coreset_size": 10, "coreset_epochs": 30}
 
 
 def build(name: str) -> ec.Method:

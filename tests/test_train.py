@@ -36,6 +36,18 @@ def test_the_cosine_has_half_the_rate_in_the_middle_and_none_at_the_end() -> Non
     assert rates == pytest.approx([0.2, 0.15, 0.1, 0.05, 0.0])
 
 
+@pytest.mark.parametrize(
+    ("batches", "epochs"), [(1, 1000), (3, 334), (99, 11), (100, 10), (101, 10), (5000, 10)]
+)
+def test_by_default_a_small_task_has_a_thousand_steps_and_a_large_one_ten_epochs(
+    batches: int, epochs: int
+) -> None:
+    assert Training().epochs is None
+    assert Training().epochs_of(batches) == epochs
+    assert epochs == 10 or epochs * batches >= 1000 > (epochs - 1) * batches
+    assert Training(epochs=7).epochs_of(batches) == 7
+
+
 def examples(count: int = 12) -> Examples:
     x = torch.randn(count, 4, generator=torch.Generator().manual_seed(0))
     return Examples(x, torch.arange(count) % 3, 3)
@@ -77,6 +89,11 @@ def run(watched: Watched, purpose: str = "train", **changes: Any) -> Watched:
     memory = Posterior(q.clone())
     trainer(**changes)(ec.VCL(), network, q, memory, (Source((examples(),)),), purpose=purpose)
     return watched[start:]
+
+
+def test_the_default_number_of_epochs_is_what_is_trained(watched: Watched) -> None:
+    training = Training(batch_size=4, compile="off")
+    assert len(run(watched, training=training)) == 1002  # 334 epochs of three steps
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ class SavedTask(BaseModel):
     name: str
     head: int = Field(ge=0)
     outputs: int = Field(ge=1)
+    calibrated: dict[str, float] = Field(default_factory=dict)
 
 
 class Header(BaseModel):

@@ -1,7 +1,7 @@
 """The learner: the only object with state."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -38,11 +38,13 @@ Side = Literal["test", "validation", "train"]
 
 @dataclass(frozen=True)
 class Learned:
-    """What the learner remembers of a task's outside: its name, head and outputs."""
+    """What the learner remembers of a task's outside: its name, head and outputs, and the
+    strengths that were calibrated on it."""
 
     name: str
     head: int
     outputs: int
+    calibrated: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,10 @@ class Learner:
         | Criterion = "classification",
         point: Predicate = lambda name: False,
         callback: Callback | None = None,
-        epochs: int = Training.default("epochs"),
+        epochs: int | None = None,
         batch_size: int = Training.default("batch_size"),
         learning_rate: float = Training.default("learning_rate"),
+        std_rate: float = Training.default("std_rate"),
         schedule: Literal["constant", "linear", "cosine"] = Training.default("schedule"),
         clip_norm: float | None = None,
         compile: Literal["auto", "on", "off"] = "auto",
@@ -115,6 +118,7 @@ class Learner:
             epochs=epochs,
             batch_size=batch_size,
             learning_rate=learning_rate,
+            std_rate=std_rate,
             schedule=schedule,
             clip_norm=clip_norm,
             compile=compile,
@@ -154,7 +158,8 @@ class Learner:
         )
         memory = self.method.end(lesson, start, trained)
         self.network, self.q, self.memory = network, trained.q, memory
-        self.learned = (*self.learned, Learned(task.name, task.head, task.outputs))
+        learned = Learned(task.name, task.head, task.outputs, lesson.calibrated)
+        self.learned = (*self.learned, learned)
         self._predictors = {}
         return self
 
@@ -487,7 +492,8 @@ class Learner:
         header, tensors = checkpoint.read(Path(path))
         if network is None:
             network = networks.build(header.own_architecture(), seed=0)
-        settings = Training(**{**header.training, **({} if device is None else {"device": device})})
+        given = {} if device is None else {"device": device}
+        settings = Training(**(Training.before | header.training | given))
         method = method or from_description(header.method)
         learner = cls(
             network,

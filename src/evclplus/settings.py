@@ -2,7 +2,8 @@
 
 import difflib
 from collections.abc import Iterable
-from typing import Any, Literal
+from math import ceil
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -43,20 +44,36 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise SettingsError(_one_line(type(self), error)) from None
 
+    before: ClassVar[dict[str, Any]] = {}
+    """What a file from before a setting existed means, where that is not the default."""
+
     @classmethod
     def default(cls, name: str) -> Any:
         """The default of a setting."""
         return cls.model_fields[name].default
 
 
+FEWEST_EPOCHS, FEWEST_STEPS = 10, 1000
+"""A large task is gone through a few times, a small one as often as learning takes steps."""
+
+
 class Training(Settings):
     """How one task is trained."""
 
-    epochs: int = Field(100, ge=1, description="passes over a task's training data")
+    before: ClassVar[dict[str, Any]] = {"std_rate": 1.0}
+
+    epochs: int | None = Field(
+        None,
+        ge=1,
+        description="passes over a task's training data; none: 10, or as many as make 1,000 steps",
+    )
     batch_size: int = Field(256, ge=1, description="examples per step")
-    learning_rate: float = Field(1e-3, gt=0, description="Adam's step size")
+    learning_rate: float = Field(3e-3, gt=0, description="Adam's step size")
+    std_rate: float = Field(
+        10.0, gt=0, description="the step size of log sigma, in steps of the means"
+    )
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="how the learning rate falls to zero within each task"
+        "cosine", description="how the learning rate falls to zero within each task"
     )
     clip_norm: float | None = Field(
         None, gt=0, description="largest norm of the gradient; none: no clipping"
@@ -71,3 +88,7 @@ class Training(Settings):
     precision: Literal["full", "bf16"] = Field(
         "full", description="bf16: products of training steps in bfloat16, all else as it was"
     )
+
+    def epochs_of(self, batches: int) -> int:
+        """How often a task of so many batches is gone through."""
+        return self.epochs or max(FEWEST_EPOCHS, ceil(FEWEST_STEPS / batches))

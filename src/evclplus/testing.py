@@ -176,7 +176,7 @@ def check_step_functions_are_pure(method: Method) -> None:
     after = [value for _, value in tree.tensors((problem.memory, state.vectors))]
     assert all(map(torch.equal, kept, after)), f"{method.name} changed what a step was given"
     memory = [value.clone() for _, value in tree.tensors(problem.memory)]
-    update(problem, state.vectors, torch.tensor([0.01, 1.0]), state.layout)
+    update(problem, state.vectors, torch.tensor([0.01, 0.01, 1.0]), state.layout)
     unchanged = map(torch.equal, memory, (value for _, value in tree.tensors(problem.memory)))
     assert all(unchanged), f"{method.name} changed its memory in a step; `end` is the place for it"
 
@@ -218,7 +218,7 @@ def check_compiled(method: Method) -> None:
         for step in range(1, 4):
             seeds = new_seeds(torch.Generator().manual_seed(step), len(batches))
             gradient(batches, seeds)
-            move(problem, state.vectors, torch.tensor([0.01, 1.0]), state.layout)
+            move(problem, state.vectors, torch.tensor([0.01, 0.01, 1.0]), state.layout)
         results.append([value for _, value in tree.tensors(state.vectors)])
     for plain, compiled in zip(*results, strict=True):
         torch.testing.assert_close(compiled, plain, rtol=1e-3, atol=1e-5)

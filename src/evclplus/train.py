@@ -96,11 +96,11 @@ class Trainer:
             at_mean=at_mean or len(q.variance) == 0,  # point values have no spread to learn
             clip_norm=training.clip_norm,
             low_precision=training.precision == "bf16",
-            small_steps=training.learning_rate <= SMALL_RATE,
+            small_steps=training.learning_rate * training.std_rate <= SMALL_RATE,
         )
         state = State(q, method.trace(q))
-        epochs = epochs or training.epochs
         each = batches_per_epoch(sources[0], training.batch_size)
+        epochs = epochs or training.epochs_of(each)
         most = sum(len({one.head for one in source.examples}) for source in sources)
         gradient, move = self._forms(problem, state, sources[0], epochs * each)
         step = 0
@@ -130,7 +130,8 @@ class Trainer:
     def _rates(self, first: int, count: int, steps: int, like: Tensor) -> Tensor:
         """The rates of `count` steps, after `first` of all."""
         each = [learning_rate(self.training, step / steps) for step in range(first, first + count)]
-        rows = [step_rate(rate, step) for step, rate in enumerate(each, start=first + 1)]
+        std_rate = self.training.std_rate
+        rows = [step_rate(rate, std_rate, step) for step, rate in enumerate(each, start=first + 1)]
         return like.new_tensor(rows)
 
     @contextmanager

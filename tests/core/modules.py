@@ -141,4 +141,4 @@ def memory_for(method: ec.Method, q: MeanField) -> Any:
         return Anchored(prior, fisher)
     if method.memory_type is Posterior:
         return Posterior(prior)
-    return Importance(prior.mean, fisher) if method.memory_type is Importance else Nothing()
+    return Importance(prior, fisher) if method.memory_type is Importance else Nothing()

@@ -52,7 +52,7 @@ def train(name: str) -> None:
         x = data.stored(torch.arange(6, device=DEVICE))
         batch = Batch(x, data.labels, 0, 3, data.view.conversion)
         nll = gradient([batch], torch.zeros(1, 4, dtype=torch.int32))["nll"]
-        update(problem, state.vectors, q.mean.new_zeros(2), q.layout)
+        update(problem, state.vectors, q.mean.new_zeros(3), q.layout)
     found = (nll, state.vectors.mean, state.posterior().variance)
     assert {one.device.type for one in found} == {DEVICE}
     try:

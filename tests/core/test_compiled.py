@@ -328,7 +328,7 @@ def test_a_graph_keeps_no_network_alive(traced: Graphs) -> None:
     problem, batch = three_heads((0,))
     state = State(posterior(problem.network), {})
     StepGradient(problem, state, CompiledLikelihood(problem, traced))([batch], SEEDS)
-    CompiledUpdate(problem, traced)(problem, state.vectors, torch.ones(2).double(), state.layout)
+    CompiledUpdate(problem, traced)(problem, state.vectors, torch.ones(3).double(), state.layout)
     assert made(traced) == 2
     seen = weakref.ref(problem.network), weakref.ref(state)
     del problem, state
@@ -351,7 +351,7 @@ def moved(
     move = update if graphs is None else CompiledUpdate(problem, graphs)
     for step in range(1, 4):
         state.gradient.copy_(0.3 * torch.sin(step * torch.arange(state.gradient.shape[1])))
-        rates = torch.tensor(step_rate(1e-2, step), dtype=network.dtype)
+        rates = torch.tensor(step_rate(1e-2, 1.0, step), dtype=network.dtype)
         move(problem, state.vectors, rates, q.layout)
     return state
 

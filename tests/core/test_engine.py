@@ -190,7 +190,9 @@ def trained_by_torch(
     moves: sigma^2 = exp(2 log sigma)."""
     mean, log_std = q.mean.clone().requires_grad_(), (q.variance.log() / 2).requires_grad_()
     moved = [one for one in (mean, log_std) if len(one)]
-    optimiser, step = torch.optim.Adam(moved, lr=training.learning_rate), 0
+    rates = (training.learning_rate, training.learning_rate * training.std_rate)
+    groups = [{"params": [one], "lr": rate} for one, rate in zip(moved, rates, strict=False)]
+    optimiser, step = torch.optim.Adam(groups), 0
     for epoch in range(1, EPOCHS + 1):
         draws = generator(7, 1, "train", epoch)
         seeds = new_seeds(draws, STEPS // EPOCHS)
@@ -198,7 +200,8 @@ def trained_by_torch(
         for (batch,), seed in zip(steps, seeds, strict=True):
             noise = None if problem.at_mean else Noise(seed)
             if training.schedule == "linear":
-                optimiser.param_groups[0]["lr"] = training.learning_rate * (1 - step / STEPS)
+                for group, rate in zip(optimiser.param_groups, rates, strict=False):
+                    group["lr"] = rate * (1 - step / STEPS)
             optimiser.zero_grad()
             gaussian = MeanField(mean, (2 * log_std).exp(), q.layout)
             terms = loss(
@@ -239,14 +242,42 @@ def test_the_training_loop_equals_autograd_and_torch_adam(
     name: str, clip_norm: float | None
 ) -> None:
     training = Training(
-        epochs=EPOCHS, batch_size=3, clip_norm=clip_norm, schedule="linear", compile="off"
+        epochs=EPOCHS,
+        batch_size=3,
+        learning_rate=1e-3,
+        std_rate=1.0,
+        clip_norm=clip_norm,
+        schedule="linear",
+        compile="off",
+    )
+    compare_with_torch(METHODS[name], training)
+
+
+@pytest.mark.parametrize("name", ["evcl+", "vcl", "ewc"])
+@pytest.mark.parametrize("std_rate", [0.3, 4.0])
+def test_log_sigma_has_a_step_size_of_its_own(name: str, std_rate: float) -> None:
+    """As torch's Adam with two groups of parameters."""
+    training = Training(
+        epochs=EPOCHS,
+        batch_size=3,
+        learning_rate=1e-3,
+        std_rate=std_rate,
+        schedule="linear",
+        compile="off",
     )
     compare_with_torch(METHODS[name], training)
 
 
 def test_a_large_learning_rate_equals_torch_adam_too() -> None:
     """Steps in log sigma that are no small ones."""
-    training = Training(epochs=EPOCHS, batch_size=3, learning_rate=0.5, compile="off")
+    training = Training(
+        epochs=EPOCHS,
+        batch_size=3,
+        learning_rate=0.5,
+        std_rate=1.0,
+        schedule="constant",
+        compile="off",
+    )
     compare_with_torch(METHODS["vcl"], training)
 
 
@@ -269,7 +300,7 @@ def test_a_step_in_log_sigma_multiplies_the_variance_by_an_exponential(
     q = posterior(network)
     state = State(q, {})
     state.vectors.gradient.variance.copy_(sign * 1e9 / q.variance)  # beside it, epsilon is nothing
-    rates = torch.tensor(step_rate(rate, 100_000), dtype=torch.float64)
+    rates = torch.tensor(step_rate(rate, 1.0, 100_000), dtype=torch.float64)
     update(problem_for(network, small_steps=small_steps), state.vectors, rates, q.layout)
     largest = rate * (1 - 0.9) / (1 - 0.999) ** 0.5
     assert largest == pytest.approx(3.17 * rate, rel=0.01)
@@ -316,7 +347,7 @@ def run(problem: Problem, state: State, batch: Batch, steps: int) -> list[tuple[
         _, mean, variance = by_definition(problem, state.posterior(), batch, seeds[0])
         found.append((mean, variance))
         gradient([batch], seeds)
-        rates = torch.tensor(step_rate(1e-2, step), dtype=torch.float64)
+        rates = torch.tensor(step_rate(1e-2, 1.0, step), dtype=torch.float64)
         update(problem, state.vectors, rates, state.layout)
     return found
 
@@ -356,7 +387,7 @@ def test_the_path_of_synaptic_intelligence_is_of_the_likelihood_alone() -> None:
     for step in range(1, 5):
         _, slope, _ = by_definition(problem, state.posterior(), batch, SEEDS[0])
         gradient([batch], SEEDS[:1])
-        rates = torch.tensor(step_rate(1e-2, step), dtype=torch.float64)
+        rates = torch.tensor(step_rate(1e-2, 1.0, step), dtype=torch.float64)
         update(problem, state.vectors, rates, q.layout)
         path -= slope * (state.vectors.mean - before)
         before = state.vectors.mean.clone()

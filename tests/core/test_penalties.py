@@ -2,12 +2,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from evclplus.core.gaussian import Layout
+from evclplus.core.gaussian import Layout, MeanField, kl
 from evclplus.core.penalties import (
     Norm,
     asymmetric_variance,
     elastic_mean,
     elastic_variance,
+    expected_variance,
     has_grown,
 )
 
@@ -96,3 +97,47 @@ def test_a_tensor_has_grown_by_its_l2_norm_not_by_its_sum() -> None:
     new = torch.tensor([3.0, 0.0, 0.0, 0.0, 1.3, 1.3, 1.3])
     # a: the sum falls from 4 to 3, the norm grows from 2 to 3; b: the sum grows, the norm falls.
     assert has_grown(new, old, LAYOUT, "tensor").tolist() == [True] * 4 + [False] * 3
+
+
+def test_expected_variance_equals_a_scalar_loop() -> None:
+    new, _, fisher = vectors()
+    expected = sum(
+        0.5 * LAM * K * f * s for s, f in zip(new.tolist(), fisher.tolist(), strict=True)
+    )
+    found = expected_variance(new, fisher, LAM, K)
+    assert found.item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_with_k_one_it_completes_the_expectation_of_the_elastic_penalty() -> None:
+    """E_q[(lambda / 2) F (theta - mu_prev)^2], by drawing theta."""
+    variance, previous, fisher = vectors()
+    mean = vectors(seed=1)[0]
+    generator = torch.Generator().manual_seed(2)
+    noise = torch.randn(100_000, 7, generator=generator, dtype=torch.float64)
+    theta = mean + variance.sqrt() * noise
+    drawn = 0.5 * LAM * (fisher * (theta - previous).square()).sum(1)
+    found = elastic_mean(mean, previous, fisher, LAM) + expected_variance(variance, fisher, LAM, 1)
+    error = (drawn.std() / len(drawn) ** 0.5).item()
+    assert found.item() == pytest.approx(drawn.mean().item(), abs=4 * error)
+    assert error < 0.01 * found  # so the test can tell
+
+
+@pytest.mark.parametrize(("beta", "examples"), [(1.0, 40.0), (0.3, 7.0)])
+def test_with_the_kl_it_adds_to_the_precision(beta: float, examples: float) -> None:
+    """(beta / N) KL(q || p) + (lambda k / 2) F s is least at 1 / s = 1 / p + N lambda k F / beta:
+    the old tasks' curvature is added to the precision, as in Laplace's approximation."""
+    _, old, fisher = vectors()
+    least = 1 / (1 / old + examples * LAM * K * fisher / beta)
+    mean = torch.zeros(7, dtype=torch.float64)
+
+    def slope(variance: Tensor) -> Tensor:
+        variance = variance.clone().requires_grad_()
+        q, p = (MeanField(mean, one, LAYOUT) for one in (variance, old))
+        total = beta / examples * kl(q, p) + expected_variance(variance, fisher, LAM, K)
+        (found,) = torch.autograd.grad(total, variance)
+        return found
+
+    scale = slope(2 * least).abs()
+    assert (slope(least).abs() < 1e-9 * scale).all()
+    assert (slope(1.1 * least) > 0).all()
+    assert (slope(0.9 * least) < 0).all()

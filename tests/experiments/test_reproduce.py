@@ -28,6 +28,9 @@ from evclplus.experiments.report.statistics import spread
 from evclplus.experiments.reproduce import Selection, write_reports
 from evclplus.experiments.run import resolve
 from evclplus.experiments.store import find_records
+from evclplus.methods import METHODS, options_of
+from evclplus.methods import method as build
+from evclplus.settings import Training
 from tests.experiments.report.record_factory import make_record
 from tests.experiments.test_cli import evclplus
 
@@ -67,9 +70,38 @@ def test_the_paper_preset_is_the_papers_protocol() -> None:
     assert len(preset.methods) == 10
     cell = preset.experiment("split-mnist", "evcl+", 2)
     assert (cell.training.epochs, cell.training.batch_size) == (100, 256)
-    assert cell.training.learning_rate == 1e-3
-    assert cell.options == {"lam": 100, "k": 5, "fisher_examples": 5000}
-    assert preset.experiment("split-mnist", "vcl-random", 0).options == {"coreset_size": 200}
+    assert (cell.training.learning_rate, cell.training.std_rate) == (1e-3, 1)
+    assert cell.training.schedule == "constant"
+    papers = {"lam": 100, "k": 5, "fisher_examples": 5000}
+    readings = {
+        "beta": 1,
+        "kl_scale": "examples",
+        "start": "mle",
+        "prior_mean": "zero",
+        "prior_variance": 1,
+        "initial_variance": 1e-3,
+        "prediction": "samples",
+    }
+    ours = {"calibration": "none", "fisher_tasks": "last", "lam_function": 0}
+    assert cell.options.items() >= (papers | readings | ours).items()
+    assert cell.options["variance_penalty"] == "grown"
+    vcl = preset.experiment("split-mnist", "vcl-random", 0).options
+    assert vcl == {"coreset_size": 200} | readings
+
+
+def test_the_paper_preset_says_every_value_that_has_another_default() -> None:
+    """So that a default may change and the paper's protocol stays."""
+    preset = load_preset("paper")
+    left_open = {"fisher_decay", "start_epochs", "coreset_budget", "coreset_epochs"}
+    for name in preset.methods:
+        options = set(METHODS[name].options)
+        assert options - set(preset.options.get(name, {})) <= left_open, name
+    said = preset.training.model_fields_set
+    assert said >= {"epochs", "batch_size", "learning_rate", "std_rate", "schedule"}
+
+
+def test_the_figures_of_the_paper_are_beside_its_preset() -> None:
+    preset = load_preset("paper")
     assert preset.reported is not None
     figures = preset.reported.accuracy
     assert list(figures) == list(preset.benchmarks)
@@ -88,6 +120,9 @@ def test_what_is_not_tuned_is_not_run() -> None:
     )
     cell = preset.experiment("split-digits", "ewc", 0)
     assert (cell.training.epochs, cell.training.batch_size, cell.options) == (3, 64, {"lam": 5})
+    shared = {"ewc": {"lam": 1.0, "fisher_decay": 0.5}}
+    below = preset.model_copy(update={"options": shared}).experiment("split-digits", "ewc", 0)
+    assert below.options == {"lam": 5, "fisher_decay": 0.5}  # what was tuned wins
     changed = preset.changed(seeds=None, epochs=2).experiment("split-digits", "ewc", 0)
     assert changed.training.epochs == 2
     with pytest.raises(SettingsError, match="no tuned settings for evcl on split-digits yet: run"):
@@ -321,7 +356,7 @@ def made(folder: Path, *runs: tuple[str, str, int, int]) -> Path:
     for benchmark, method, seed, epochs in runs:
         place = folder / benchmark / method / f"seed-{seed}"
         place.mkdir(parents=True)
-        settings = {"training": {"epochs": epochs}}
+        settings = {"training": {"epochs": epochs}, "options": options_of(build(method))}
         make_record(method, seed, benchmark=benchmark, settings=settings).write(place)
     return folder
 
@@ -402,7 +437,8 @@ def test_records_that_differ_where_the_preset_is_silent_share_no_table(tmp_path:
     made(tmp_path, ("split-mnist", "vcl", 0, 3))
     place = tmp_path / "split-mnist" / "vcl" / "seed-1"
     place.mkdir()
-    settings = {"training": {"epochs": 3}, "samples": 99}
+    options = options_of(build("vcl"))
+    settings = {"training": {"epochs": 3}, "samples": 99, "options": options}
     make_record("vcl", 1, benchmark="split-mnist", settings=settings).write(place)
     with pytest.raises(FileError, match=r"cannot share a table: vcl \(samples=10\); vcl \(samples"):
         write_reports(preset_of(("vcl",)), tmp_path)
@@ -411,8 +447,9 @@ def test_records_that_differ_where_the_preset_is_silent_share_no_table(tmp_path:
 def test_the_table_of_five_benchmarks_fits_a_terminal(tmp_path: Path) -> None:
     paper = load_preset("paper")
     runs = [(b, m, s, 100) for b in paper.benchmarks for m in ("evcl+", "joint") for s in (0, 1)]
-    # The factory's records have no options, so the preset must not ask for any.
-    preset = paper.model_copy(update={"options": {}, "seeds": 2})
+    # The records have the defaults, so the preset must not ask for anything else.
+    defaults = {"options": {}, "training": Training(epochs=100)}
+    preset = paper.model_copy(update={**defaults, "seeds": 2})
     shown = Console(width=80, record=True)
     shown.print(write_reports(preset, made(tmp_path, *runs)))
     text = shown.export_text()

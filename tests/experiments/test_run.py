@@ -40,7 +40,10 @@ def test_a_record_holds_what_the_design_promises(tmp_path: Path) -> None:
     assert around["command"] == "evclplus run"
     assert around["threads"] == torch.get_num_threads()
     assert set(content["seconds"]) == {"data", "learn", "evaluate", "total"}
-    assert content["config"]["options"]["lam"] == 100.0  # defaults are written out
+    assert content["config"]["options"]["lam"] == 0.3  # defaults are written out
+    assert content["config"]["training"]["std_rate"] == 10.0
+    assert [list(one) for one in content["calibrated"]] == [["strength"]] * 3
+    assert record.calibrated[0]["strength"] >= 0
     assert content["config"]["network"]["hidden"] == [100, 100]
     assert Record.read(tmp_path / "record.json") == record
     assert not (tmp_path / "unfinished.json").exists()
@@ -102,6 +105,30 @@ def test_a_record_from_before_an_option_came_is_finished_with_its_default(tmp_pa
     other = QUICK.model_copy(update={"options": {"fisher_temperature": 2.0}})
     with pytest.raises(FileError, match=r"fisher_temperature is 1\.0, not 2\.0"):
         finished(tmp_path, resolve(other).experiment)
+
+
+def test_a_record_from_before_calibration_is_of_a_run_without(tmp_path: Path) -> None:
+    """What has another default now than what was done before there was the setting."""
+    run_into(tmp_path, QUICK)
+    path = tmp_path / "record.json"
+    content = json.loads(path.read_text())
+    for option in ("calibration", "variance_penalty", "lam_function"):
+        del content["config"]["options"][option]
+    del content["config"]["training"]["std_rate"]
+    del content["calibrated"]
+    path.write_text(json.dumps(content))
+    record = Record.read(path)
+    options = record.full_config.options
+    assert (options["calibration"], options["variance_penalty"]) == ("none", "grown")
+    assert options["lam_function"] == 0
+    assert record.config.training.std_rate == record.full_config.training.std_rate == 1.0
+    assert record.calibrated == []
+    with pytest.raises(FileError, match="other settings"):
+        finished(tmp_path, resolve(QUICK).experiment)
+    before = {"calibration": "none", "lam_function": 0.0}
+    training = Training(**{**QUICK.training.model_dump(), "std_rate": 1.0})
+    same = QUICK.model_copy(update={"options": before, "training": training})
+    assert finished(tmp_path, resolve(same).experiment)
 
 
 def test_a_record_with_an_option_that_is_gone_is_one_of_other_settings(tmp_path: Path) -> None:

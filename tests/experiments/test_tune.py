@@ -24,16 +24,12 @@ from evclplus.experiments.config import Experiment
 from evclplus.experiments.presets import load_preset
 from evclplus.experiments.presets.best import Best, read_packed, write_preset
 from evclplus.experiments.run import run
-from evclplus.experiments.spaces import (
-    ONE_HEAD_STARTS,
-    SPLIT_STARTS,
-    space_of,
-    starts_of,
-)
+from evclplus.experiments.spaces import space_of, start_of
 from evclplus.experiments.store import find_records
 from evclplus.experiments.tune import FIRST_SEED, Search, TrialJob, chosen_of, score
 from evclplus.learner import Learner
 from evclplus.methods import METHODS
+from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.space import Log, OneOf
 from evclplus.settings import Training
 from evclplus.streams.task import Stream
@@ -56,9 +52,8 @@ def test_methods_get_equal_budgets_and_a_search_goes_on(tmp_path: Path) -> None:
     assert "[2/10] split-digits finetune trial 1: " in first.stdout
     before = {method: trials(tmp_path, method) for method in ("ewc", "finetune")}
     assert [len(one) for one in before.values()] == [5, 5]
-    paper = before["ewc"][0].params
-    assert (paper["lam"], paper["fisher_tasks"]) == (100, "last")
-    assert paper["training.learning_rate"] == 1e-3
+    first_point = before["ewc"][0].params
+    assert first_point == start_of("ewc", space_of("ewc", 1))
 
     second = evclplus(*QUICK, "--methods", "ewc,finetune", "--trials", "8", folder=tmp_path)
     assert second.returncode == 0, second.stderr
@@ -144,7 +139,7 @@ def test_a_lock_that_a_killed_process_left_is_waited_out(
     search.prepare()
     backend = search.study()._storage._backend  # type: ignore[attr-defined]
     backend._lock.acquire()  # and never released
-    assert len(search.prepare().trials) == len(starts_of(search.space, search.benchmark))
+    assert len(search.prepare().trials) == 1
 
 
 def test_a_piece_of_a_line_is_dropped_and_damage_is_named(tmp_path: Path) -> None:
@@ -152,7 +147,7 @@ def test_a_piece_of_a_line_is_dropped_and_damage_is_named(tmp_path: Path) -> Non
     search.prepare()
     whole = search.journal.read_bytes()
     search.journal.write_bytes(whole + b'{"op_code":4,"wor')
-    assert len(search.prepare().trials) == len(starts_of(search.space, search.benchmark))
+    assert len(search.prepare().trials) == 1
     assert search.journal.read_bytes().startswith(whole)
     for other in (replace(search, epochs_limit=2), replace(search, runs=1)):
         with pytest.raises(FileError, match="in another space or with other seeds"):
@@ -175,7 +170,7 @@ def test_only_validation_data_and_unreported_seeds_are_used(
         tasks = tuple(replace(task, test=task.test.take(nothing)) for task in stream)
         return replace(stream, tasks=tasks)
 
-    trial = FixedTrial(starts_of(search.space, search.benchmark)[0])
+    trial = FixedTrial(start_of(search.method, search.space))
     with_test_data = score(search, trial)
     monkeypatch.setattr("evclplus.experiments.run.benchmark", without_test)
     assert score(search, trial) == with_test_data
@@ -243,7 +238,7 @@ def test_training_that_diverges_scores_zero(
 
     monkeypatch.setattr(tuning, "run", diverges)
     search = Search("split-digits", "finetune", tmp_path, epochs_limit=1)
-    assert score(search, FixedTrial(starts_of(search.space, search.benchmark)[0])) == 0
+    assert score(search, FixedTrial(start_of(search.method, search.space))) == 0
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -256,22 +251,30 @@ def test_every_method_has_a_space_of_its_own_settings(method: str) -> None:
             Training(**chosen.training)
             METHODS[method].build(**chosen.options)
             assert set(chosen.options) <= set(METHODS[method].options)
-    for point in starts_of(space, "split-mnist") + starts_of(space, "permuted-mnist"):
-        assert point.keys() <= space.keys()
-        for name, value in point.items():
-            dimension = space[name]
-            if isinstance(dimension, Log):
-                assert dimension.low <= value <= dimension.high
-            else:
-                assert value in dimension.values
+    point = start_of(method, space)
+    assert point.keys() <= space.keys()
+    for name, value in point.items():
+        dimension = space[name]
+        if isinstance(dimension, Log):
+            assert dimension.low <= value <= dimension.high
+        else:
+            assert value in dimension.values
 
 
-def test_no_starting_point_is_tried_twice() -> None:
-    assert len(starts_of(METHODS["evcl+"].space, "split-mnist")) == len(SPLIT_STARTS)
-    assert len(starts_of(METHODS["evcl+"].space, "permuted-mnist")) == len(ONE_HEAD_STARTS)
-    points = starts_of(METHODS["finetune"].space, "split-mnist")
-    assert 1 < len(points) < len(SPLIT_STARTS)
-    assert all(points.count(point) == 1 for point in points)
+def test_a_search_begins_with_the_method_as_it_comes() -> None:
+    point = start_of("evcl+", METHODS["evcl+"].space)
+    chosen = chosen_of(point)
+    defaults = EVCLPlus()
+    assert chosen.options == {
+        name: 0.01 if name == "prior_variance" else getattr(defaults, name)
+        for name in chosen.options
+    }
+    assert chosen.training == {"epochs": 10, "learning_rate": 3e-3, "schedule": "cosine"}
+
+
+def test_a_variant_does_not_search_what_it_fixes() -> None:
+    assert "lam_function" not in METHODS["evcl+-weights"].space
+    assert not {"lam", "lam_function"} & METHODS["vcl-function"].space.keys()
 
 
 def test_the_limit_on_epochs_leaves_a_choice() -> None:

@@ -81,7 +81,7 @@ def test_one_shared_head_is_tuned_on_all_coresets() -> None:
 
 
 def test_alone_learns_from_nothing_but_the_coreset() -> None:
-    method = ec.Coreset(method=ec.VCL(), coreset_size=10, alone=True)
+    method = ec.Coreset(method=ec.VCL(), coreset_size=10, coreset_epochs=100, alone=True)
     learner, stream = learner_with(method)
     first = learner.q.mean.clone()
     for task in stream:

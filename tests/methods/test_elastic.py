@@ -1,11 +1,14 @@
 """The penalties do what they are for: they change the gradient and they hold weights."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 import evclplus as ec
 from evclplus.core.gaussian import MeanField
+from evclplus.methods.function_space import FunctionSpace
 from tests.helpers import (
     begun,
     blobs,
@@ -17,6 +20,12 @@ from tests.helpers import (
 )
 
 ELASTIC = {"evcl+": ec.EVCLPlus, "evcl": ec.EVCL, "ewc": ec.EWC}
+HOLDING: dict[str, type[FunctionSpace]] = {
+    "evcl+": ec.EVCLPlus,
+    "evcl": ec.EVCL,
+    "ewc": ec.EWC,
+    "si": ec.SynapticIntelligence,
+}
 STRONG = 1e6
 
 
@@ -108,16 +117,35 @@ def test_evcl_plus_equals_evcl_while_no_variance_has_grown() -> None:
     assert plus.penalty(grown, previous, fisher) > plain.penalty(grown, previous, fisher)
 
 
+def test_evcl_plus_may_charge_every_variance() -> None:
+    learner, _ = learned_first_task(ec.EVCLPlus())
+    previous, fisher = learner.memory.prior, learner.memory.fisher
+    always = ec.EVCLPlus(lam=2.0, k=3.0, variance_penalty="always")
+    grown = ec.EVCLPlus(lam=2.0, k=3.0)
+    assert grown.variance_penalty == "grown"
+    for scale in (0.5, 1.0, 2.0):
+        q = MeanField(previous.mean + 0.1, scale * previous.variance, previous.layout)
+        expected = (fisher * (0.01 + 3.0 * q.variance)).sum()  # lambda / 2 is one
+        torch.testing.assert_close(always.penalty(q, previous, fisher), expected)
+    # Where all have grown, the two are the same.
+    torch.testing.assert_close(
+        always.penalty(q, previous, fisher), grown.penalty(q, previous, fisher)
+    )
+    unmoved = always.penalty(previous, previous, fisher)
+    assert unmoved > 0 == grown.penalty(previous, previous, fisher)
+
+
 def test_the_fisher_is_of_the_last_task_or_a_decayed_sum() -> None:
     def fishers(**options: object) -> tuple[torch.Tensor, torch.Tensor]:
-        learner, stream = learned_first_task(ec.EWC(lam=1.0, **options))
+        method = ec.EWC(lam=1.0, calibration="none", **options)
+        learner, stream = learned_first_task(method)
         first = learner.memory.fisher
         second = learner.learn(stream[1]).memory.fisher
         return first, second
 
-    first, last = fishers()
-    _, total = fishers(fisher_tasks="accumulated")
-    _, decayed = fishers(fisher_tasks="accumulated", fisher_decay=0.25)
+    first, last = fishers(fisher_tasks="last")
+    _, total = fishers()
+    _, decayed = fishers(fisher_decay=0.25)
     torch.testing.assert_close(total, first + last)
     torch.testing.assert_close(decayed, 0.25 * first + last)
 
@@ -134,15 +162,15 @@ def test_a_fisher_covers_the_heads_that_have_come_and_no_others() -> None:
     assert all(torch.equal(grown[name], value) for name, value in first.items())
 
 
-@pytest.mark.parametrize("name", ELASTIC)
+@pytest.mark.parametrize("name", HOLDING)
 def test_lam_function_holds_the_earlier_head_and_its_answers(name: str) -> None:
     # Small variances: what is left of a change is then not sampling noise.
-    certain = {} if name == "ewc" else {"beta": 1e-6, "initial_variance": 1e-6}
+    options: dict[str, dict[str, Any]] = {"ewc": {"lam": 0.0}, "si": {"c": 0.0}}
+    certain = {"lam": 0.0, "beta": 1e-6, "initial_variance": 1e-6}
+    kind, given = HOLDING[name], options.get(name, certain)
 
     def change(lam_function: float) -> tuple[float, float]:
-        learner, stream = learned_first_task(
-            ELASTIC[name](lam=0.0, lam_function=lam_function, **certain)
-        )
+        learner, stream = learned_first_task(kind(lam_function=lam_function, **given))
         x, q = stream[1].train.inputs(), learner.q
         before = learner.network(q, x, 0)
         learner.learn(stream[1])

@@ -9,9 +9,10 @@ from torch import Tensor
 import evclplus as ec
 from evclplus.core.fisher import diagonal_fisher
 from evclplus.core.likelihoods import Regression
+from evclplus.methods.calibrated import Calibrated
 from evclplus.seeding import generator
 
-METHODS: dict[str, type[ec.Method]] = {"evcl+": ec.EVCLPlus, "evcl": ec.EVCL, "ewc": ec.EWC}
+METHODS: dict[str, type[Calibrated]] = {"evcl+": ec.EVCLPlus, "evcl": ec.EVCL, "ewc": ec.EWC}
 
 
 def task(count: int = 60) -> ec.Task:
@@ -23,7 +24,7 @@ def task(count: int = 60) -> ec.Task:
 
 def learned(name: str, **options: Any) -> tuple[ec.Learner, Tensor]:
     """A learner after one task, and the Fisher that it kept."""
-    method = METHODS[name](**options)
+    method = METHODS[name](calibration="none", **options)
     learner = ec.Learner(
         ec.networks.mlp(4, [6]), method, epochs=3, batch_size=20, learning_rate=1e-2, compile="off"
     )
@@ -65,7 +66,11 @@ def test_without_options_it_is_the_exact_mean() -> None:
 def test_the_likelihood_is_handed_on() -> None:
     own = ec.regression_task(*numbers(), name="numbers")
     learner = ec.Learner(
-        ec.networks.mlp(4, [6]), ec.EWC(), criterion=Regression(0.3), epochs=2, compile="off"
+        ec.networks.mlp(4, [6]),
+        ec.EWC(calibration="none"),
+        criterion=Regression(0.3),
+        epochs=2,
+        compile="off",
     )
     learner.learn(own)
     found: Tensor = learner.memory.fisher

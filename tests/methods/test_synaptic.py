@@ -1,5 +1,7 @@
 """SI against what its paper says of the path integral."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -83,7 +85,7 @@ def test_omega_is_the_equation_and_never_negative() -> None:
     expected = np.maximum(0, learner.memory.omega.numpy() + path.numpy() / (0.2**2 + 0.1))
     np.testing.assert_allclose(after.omega, expected, rtol=1e-4, atol=1e-6)
     assert (after.omega == 0).any()
-    assert torch.equal(after.anchor, q.mean)
+    assert torch.equal(after.prior.mean, q.mean)
 
 
 def test_the_regulariser_is_the_equation_and_moves_the_gradient() -> None:
@@ -92,7 +94,7 @@ def test_the_regulariser_is_the_equation_and_moves_the_gradient() -> None:
     generator = torch.Generator().manual_seed(0)
     anchor, omega = (torch.rand(len(q.mean), generator=generator) for _ in range(2))
     mean = q.mean.clone().requires_grad_()
-    memory = Importance(anchor, omega)
+    memory = Importance(MeanField(anchor, q.variance, q.layout), omega)
     terms = SI(c=0.3).regulariser(MeanField(mean, q.variance, q.layout), memory, torch.tensor(9.0))
     by_hand = 0.0
     for weight, centre, importance in zip(q.mean, anchor, omega, strict=True):
@@ -121,7 +123,8 @@ def test_a_large_c_holds_the_weights_that_mattered() -> None:
 def test_the_path_follows_the_gradient_of_the_likelihood_alone() -> None:
     learner, stream = learned_first_task(SI(c=1e3))
     lesson, start = begun(learner, stream[1])
-    memory = Importance(start.memory.anchor + 0.5, torch.ones_like(start.q.mean))
+    prior = replace(start.memory.prior, mean=start.memory.prior.mean + 0.5)
+    memory = Importance(prior, torch.ones_like(start.q.mean))
     problem = Problem(lesson.network, learner.method, memory, torch.tensor(40.0), at_mean=True)
     state = State(start.q, learner.method.trace(start.q))
     batch = first_batch(stream[1])
@@ -129,7 +132,7 @@ def test_the_path_follows_the_gradient_of_the_likelihood_alone() -> None:
     weights = MeanField(mean, start.q.variance, start.q.layout)
     (gradient,) = torch.autograd.grad(nll(lesson.network, weights, batch), mean)
     StepGradient(problem, state, likelihood_gradient)([batch], torch.zeros(1, 4, dtype=torch.int32))
-    update(problem, state.vectors, torch.tensor([0.01, 1.0]), state.layout)
+    update(problem, state.vectors, torch.tensor([0.01, 0.01, 1.0]), state.layout)
     step = state.vectors.mean - start.q.mean
     # The penalty decides where every weight goes, but has no part in the path.
     assert (step > 0).all()
@@ -145,7 +148,7 @@ def test_importance_adds_up_over_tasks() -> None:
     trained = trained_by(learner, lesson, start)
     alone = learner.method.end(
         lesson,
-        Start(start.q, Importance(start.memory.anchor, 0 * first), start.task, start.sources),
+        Start(start.q, Importance(start.memory.prior, 0 * first), start.task, start.sources),
         trained,
     )
     both = learner.method.end(lesson, start, trained)

@@ -34,12 +34,12 @@ def exact_posterior(
 def test_two_tasks_equal_exact_bayes(criterion: Regression, std: float) -> None:
     learner = ec.Learner(
         nn.Linear(4, 1, bias=False),
-        ec.VCL(start="random", prior_variance=1.0),
+        ec.VCL(beta=1.0, kl_scale="examples", prior_variance=1.0),
         criterion=criterion,
         epochs=1500,
         batch_size=64,
         learning_rate=0.02,
-        schedule="cosine",
+        std_rate=1.0,
     )
     mean, variance = torch.zeros(4), torch.ones(4)
     for index, scales in enumerate([[0.1, 0.2, 0.3, 0.1], [0.3, 0.1, 0.1, 0.2]]):
@@ -54,10 +54,28 @@ def test_two_tasks_equal_exact_bayes(criterion: Regression, std: float) -> None:
     torch.testing.assert_close(predicted[:, 0], x @ mean, rtol=0, atol=0.05)
 
 
-@pytest.mark.parametrize(("scale", "expected"), [("examples", 0.5 / 40), ("none", 0.5)])
-def test_the_weight_of_the_kl(scale: str, expected: float) -> None:
+@pytest.mark.parametrize(
+    ("scale", "examples", "divisor"),
+    [
+        ("examples", 40, 40),
+        ("examples", 2, 2),
+        ("weights", 40, 40),
+        ("weights", 2, 5),  # fewer examples than Gaussian weights
+        ("none", 40, 1),
+    ],
+)
+def test_the_weight_of_the_kl(scale: str, examples: int, divisor: int) -> None:
     method = ec.VCL(beta=0.5, kl_scale=scale)
     network = BayesianNetwork(nn.Linear(4, 1))
     q, p = network.initial(0.1), network.initial(1.0)
-    found = method.scaled_kl(q, p, torch.tensor(40.0))
-    torch.testing.assert_close(found, expected * kl(q, p))
+    assert len(q.variance) == 5
+    found = method.scaled_kl(q, p, torch.tensor(float(examples)))
+    torch.testing.assert_close(found, 0.5 / divisor * kl(q, p))
+
+
+def test_the_default_weight_of_the_kl_does_not_count_point_values() -> None:
+    network = BayesianNetwork(nn.Linear(4, 1), point=lambda name: name == "bias")
+    q, p = network.initial(0.1), network.initial(1.0)
+    method = ec.VCL()
+    found = method.scaled_kl(q, p, torch.tensor(2.0))
+    torch.testing.assert_close(found, method.beta / 4 * kl(q, p))

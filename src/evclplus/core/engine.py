@@ -228,8 +228,8 @@ def update(problem: Problem, vectors: Vectors, rates: Tensor, layout: Any) -> No
     log sigma, which is any number where sigma^2 must stay positive: a step of d there multiplies
     sigma^2 by exp(2 d). The regulariser's value is never computed.
 
-    `rates` are the learning rate and what makes Adam's second moment unbiased, a row of
-    `step_rates`, as a tensor so that a compiled update serves every step.
+    `rates` are the learning rates of the means and of log sigma, and what makes Adam's second
+    moment unbiased: a row of `step_rate`, as a tensor so that a compiled update serves every step.
     """
     objective, mean, variance = problem.objective, vectors.mean, vectors.variance
     learns_variance = not problem.at_mean and variance.shape[0] > 0
@@ -252,8 +252,10 @@ def update(problem: Problem, vectors: Vectors, rates: Tensor, layout: Any) -> No
         factor = (problem.clip_norm / (norm + 1e-6)).clamp_max(1.0)
         gradients = [gradient * factor for gradient in gradients]
     step = Step(
-        -adam(gradients[0], *vectors.mean_moments, rates),
-        -adam(gradients[1], *vectors.variance_moments, rates) if learns_variance else mean[:0],
+        -rates[0] * adam(gradients[0], *vectors.mean_moments, rates[2]),
+        -rates[1] * adam(gradients[1], *vectors.variance_moments, rates[2])
+        if learns_variance
+        else mean[:0],
     )
     # After the optimiser, so that Adam cannot turn a step back that was held or projected.
     step = objective.move(step, problem.memory)
@@ -265,12 +267,12 @@ def update(problem: Problem, vectors: Vectors, rates: Tensor, layout: Any) -> No
         variance.mul_(exponential(2 * step.log_std))
 
 
-def adam(gradient: Tensor, first: Tensor, second: Tensor, rates: Tensor) -> Tensor:
-    """How far to go down. Kingma and Ba, 2015, algorithm 1, in the order of their section 2: the
-    corrections of both moments are in `rates`."""
+def adam(gradient: Tensor, first: Tensor, second: Tensor, correction: Tensor) -> Tensor:
+    """How far to go down, in learning rates. Kingma and Ba, 2015, algorithm 1, in the order of
+    their section 2: the first moment's correction is part of the rate."""
     first.mul_(FIRST_DECAY).add_(gradient * (1 - FIRST_DECAY))
     second.mul_(SECOND_DECAY).add_(gradient.square() * (1 - SECOND_DECAY))
-    return rates[0] * first / (rates[1] * second.sqrt() + EPSILON)
+    return first / (correction * second.sqrt() + EPSILON)
 
 
 def _small_exponential(x: Tensor) -> Tensor:
@@ -281,6 +283,7 @@ def _small_exponential(x: Tensor) -> Tensor:
     return (even + odd) / (even - odd)
 
 
-def step_rate(learning_rate: float, step: int) -> tuple[float, float]:
+def step_rate(learning_rate: float, std_rate: float, step: int) -> tuple[float, float, float]:
     """A row of `rates` for a step, counted from 1."""
-    return learning_rate / (1 - FIRST_DECAY**step), (1 - SECOND_DECAY**step) ** -0.5
+    rate = learning_rate / (1 - FIRST_DECAY**step)
+    return rate, std_rate * rate, (1 - SECOND_DECAY**step) ** -0.5

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+import torch
 from torch import Tensor
 
 
@@ -72,12 +73,13 @@ class MeanField:
         """An independent copy, cut off from any gradient."""
         return MeanField(self.mean.detach().clone(), self.variance.detach().clone(), self.layout)
 
-    def replaced(self, where: Tensor, mean: float, variance: float) -> "MeanField":
-        """The same Gaussian with N(mean, variance) for the weights marked in `where`."""
+    def replaced(self, where: Tensor, mean: float, variance: float | Tensor) -> "MeanField":
+        """The same Gaussian with N(mean, variance) for the weights marked in `where`; there may be
+        a variance for each Gaussian weight."""
         gaussian = self.gaussian(where)
         return MeanField(
             self.mean.masked_fill(where, mean),
-            self.variance.masked_fill(gaussian, variance),
+            torch.where(gaussian, variance, self.variance),
             self.layout,
         )
 

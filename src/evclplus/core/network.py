@@ -139,6 +139,12 @@ class BayesianNetwork:
         owner: int | None = getattr(self.skeleton, "owner", lambda name: None)(name)
         return owner
 
+    def shared(self) -> Tensor:
+        """Marks the weights that all tasks use."""
+        pairs = zip(self.layout.names, self.layout.sizes, strict=True)
+        marks = [torch.full((size,), self.owner(name) is None) for name, size in pairs]
+        return torch.cat(marks)
+
     def weights_of_head(self, q: MeanField, heads: Sequence[int]) -> dict[str, Tensor]:
         """The means of all weights that belong to these heads, by name."""
         named = self.layout.named(q.mean)

@@ -47,6 +47,13 @@ def asymmetric_variance(
     return 0.5 * lam * (fisher * torch.where(grown, k * variance, shrunk)).sum()
 
 
+def expected_variance(variance: Tensor, fisher: Tensor, lam: Number, k: Number) -> Tensor:
+    """(lambda k / 2) sum_j F_j sigma_j^2: with k = 1 what the expectation of the elastic penalty,
+    E_q[(lambda / 2) F (theta - mu_prev)^2] = (lambda / 2) F ((mu - mu_prev)^2 + sigma^2), has
+    beside the term of the means."""
+    return 0.5 * lam * k * (fisher * variance).sum()
+
+
 @torch.no_grad()
 def has_grown(variance: Tensor, previous_variance: Tensor, layout: Layout, norm: Norm) -> Tensor:
     """The indicator [|sigma^2| > |sigma_prev^2|], for each weight.

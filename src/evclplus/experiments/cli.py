@@ -128,7 +128,7 @@ def demo(
     jobs: Jobs = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Ten methods learn handwritten digits, two at a time: offline, about a minute."""
+    """Four methods as they come learn handwritten digits, two classes a task: offline, a minute."""
     with resources.as_file(resources.files("evclplus.experiments") / "demo.toml") as file:
         grid = load_grid(file, {}, [])
     _compare(grid, out, jobs, overwrite)

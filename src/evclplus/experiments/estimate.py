@@ -62,7 +62,8 @@ def cost(experiment: Experiment) -> float:
     widths = [math.prod(entry.shape), *hidden, entry.classes_per_task]
     products = sum(below * above for below, above in pairwise(widths))
     gaussian = 1 if chosen.is_point else 2
-    return experiment.training.epochs * trained * (gaussian * products + OVERHEAD)
+    epochs = experiment.training.epochs_of(math.ceil(examples / experiment.training.batch_size))
+    return epochs * trained * (gaussian * products + OVERHEAD)
 
 
 def duration(seconds: float) -> str:

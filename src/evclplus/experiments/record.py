@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from evclplus.errors import FileError, SettingsError
 from evclplus.experiments.config import Experiment
 from evclplus.files import write_atomically
-from evclplus.methods import method, options_of
+from evclplus.methods import entry, method, options_of
+from evclplus.settings import Training
 
 SCHEMA = 1
 RECORD = "record.json"
@@ -50,6 +51,9 @@ class Record(BaseModel):
     average_brier_score: float
     average_calibration_error: float
 
+    calibrated: list[dict[str, float]] = Field(
+        default_factory=list, description="strengths found on each task, by name"
+    )
     environment: dict[str, Any] = Field(description="versions, threads, commit, command")
     seconds: dict[str, float] = Field(description="time per phase")
 
@@ -63,10 +67,12 @@ class Record(BaseModel):
 
     @property
     def full_config(self) -> Experiment:
-        """The settings as this version knows them: an option that came after the record has its
-        default in it. A method that is not known here keeps what it was told."""
+        """The settings as this version knows them: an option that came after the record has the
+        value that says what was done before there was one, or its default. A method that is not
+        known here keeps what it was told."""
         try:
-            options = options_of(method(self.config.method, **self.config.options))
+            given = entry(self.config.method).kind.before | self.config.options
+            options = options_of(method(self.config.method, **given))
         except SettingsError:
             return self.config
         return self.config.model_copy(update={"options": options})
@@ -93,6 +99,10 @@ class Record(BaseModel):
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             found = content.get("schema") if isinstance(content, dict) else None
             raise FileError(f"{path} has schema {found!r}, this version reads schema {SCHEMA}")
+        config = content.get("config")
+        if isinstance(config, dict) and isinstance(config.get("training"), dict):
+            training = Training.before | config["training"]
+            content = {**content, "config": {**config, "training": training}}
         try:
             return cls.model_validate(content)
         except (ValidationError, ValueError) as error:

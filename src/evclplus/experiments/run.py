@@ -117,8 +117,7 @@ def _run(
         with clock("evaluate"):
             results.rows.append([results.score(learner, seen) for seen in stream.seen(task)])
         after_task(results)
-    steps = sorted(learner.forms)
-    return _record(resolved.experiment, stream, results, clock, command, steps)
+    return _record(resolved.experiment, stream, results, clock, command, learner)
 
 
 def build_learner(resolved: Resolved, callback: Callback | None = None) -> Learner:
@@ -213,7 +212,7 @@ def _record(
     results: Results,
     clock: Clock,
     command: str,
-    steps: list[str],
+    learner: Learner,
 ) -> Record:
     accuracy = results.matrix("accuracy")
     nll = results.matrix("negative_log_likelihood")
@@ -243,6 +242,7 @@ def _record(
         average_negative_log_likelihood=metrics.average(nll),
         average_brier_score=metrics.average(brier),
         average_calibration_error=metrics.average(calibration),
-        environment=environment(command=command, steps=steps),
+        calibrated=[task.calibrated for task in learner.learned],
+        environment=environment(command=command, steps=sorted(learner.forms)),
         seconds={**clock.seconds, "total": sum(clock.seconds.values())},
     )

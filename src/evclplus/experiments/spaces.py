@@ -1,105 +1,21 @@
-"""Where `evclplus tune` begins: points that are tried first, each with the dimensions that a
-method's space has. The spaces themselves stand beside the methods."""
+"""Where `evclplus tune` begins: with every method as it comes. All other trials are drawn from the
+method's space, which stands beside it."""
 
 from typing import Any
 
-from evclplus.benchmarks.registry import BENCHMARKS
-from evclplus.methods import entry
+from evclplus.methods import entry, method, options_of
 from evclplus.methods.space import Log, OneOf, Space
+from evclplus.settings import Training
 
 EPOCHS = "training.epochs"
 
-PAPER: dict[str, Any] = {
-    EPOCHS: 20,
-    "training.learning_rate": 1e-3,
-    "training.schedule": "constant",
-    "beta": 1.0,
-    "initial_variance": 1e-3,
-    "lam": 100.0,
-    "fisher_tasks": "last",
-    "fisher_temperature": 1.0,
-    "lam_function": 0.0,
-    "start_epochs": 10,
-    "prior_variance": 1.0,
-    "k": 5.0,
-    "coreset_epochs": 100,
-}
-"""The paper's settings, with fewer epochs."""
-
-# Where the tasks of a split benchmark hold each other: a stiff penalty, a tempered KL.
-SPLIT: dict[str, Any] = {
-    **PAPER,
-    EPOCHS: 10,
-    "beta": 0.003,
-    "initial_variance": 1e-4,
-    "lam": 1e4,
-    "fisher_tasks": "accumulated",
-    "lam_function": 0.03,
-}
-
-# The same with a larger variance, which needs a larger share of the KL.
-NOISY: dict[str, Any] = {
-    **SPLIT,
-    "beta": 0.03,
-    "initial_variance": 1e-3,
-    "lam": 1e3,
-    "lam_function": 0.01,
-    "start_epochs": 1,
-}
-
-SPLIT_STARTS: tuple[dict[str, Any], ...] = (
-    PAPER,
-    SPLIT,
-    NOISY,
-    # Stopped early, very stiff.
-    {
-        **SPLIT,
-        EPOCHS: 3,
-        "beta": 0.01,
-        "lam": 1e6,
-        "fisher_temperature": 10.0,
-        "lam_function": 0.01,
-        "start_epochs": 1,
-        "coreset_epochs": 20,
-    },
-    # Longer and softer: where tasks are held easily and learning is the limit.
-    {**SPLIT, EPOCHS: 20, "lam": 1e3, "lam_function": 0.01},
-    {**NOISY, EPOCHS: 40, "lam_function": 0.3, "start_epochs": 10},
-)
-"""Tried first when every task has a head of its own, each with the dimensions that a method's
-space has."""
-
-# All tasks in one head: predictions do not saturate, so lambda is small; held by all old tasks at
-# once, through predictions softened for the Fisher.
-ONE_HEAD: dict[str, Any] = {
-    **PAPER,
-    EPOCHS: 10,
-    "beta": 0.3,
-    "lam": 22.0,
-    "fisher_tasks": "accumulated",
-    "fisher_temperature": 3.0,
-}
-
-ONE_HEAD_STARTS: tuple[dict[str, Any], ...] = (
-    PAPER,
-    ONE_HEAD,
-    {**ONE_HEAD, EPOCHS: 20, "training.schedule": "cosine", "beta": 0.1},
-    # A first prior that lets no variance grow until its noise is in the way, and larger steps,
-    # which take every variance to where it belongs.
-    {
-        **ONE_HEAD,
-        "training.learning_rate": 4e-3,
-        "training.schedule": "cosine",
-        "initial_variance": 5e-3,
-        "prior_variance": 0.01,
-    },
-)
-"""Tried first when all tasks share one."""
+STANDS_FOR: dict[str, Any] = {EPOCHS: 10, "prior_variance": 0.01}
+"""Defaults that depend on the data, by a value that is near to what they mostly come to."""
 
 
-def space_of(method: str, epochs_limit: int | None) -> Space:
+def space_of(name: str, epochs_limit: int | None) -> Space:
     """A method's space, with no more epochs than the limit."""
-    space = dict(entry(method).space)
+    space = dict(entry(name).space)
     epochs = space[EPOCHS]
     if epochs_limit is not None and isinstance(epochs, OneOf):
         allowed = tuple(value for value in epochs.values if value <= epochs_limit)
@@ -107,20 +23,21 @@ def space_of(method: str, epochs_limit: int | None) -> Space:
     return space
 
 
-def starts_of(space: Space, benchmark: str) -> list[dict[str, Any]]:
-    """The starting points of a space on a benchmark, none of them twice."""
-    points: list[dict[str, Any]] = []
-    head_per_task = BENCHMARKS[benchmark].settings().scenario == "task"
-    for start in SPLIT_STARTS if head_per_task else ONE_HEAD_STARTS:
-        # What a point does not name is drawn.
-        point = {n: _inside(one, start[n]) for n, one in space.items() if n in start}
-        if point not in points:
-            points.append(point)
-    return points
+def start_of(name: str, space: Space) -> dict[str, Any]:
+    """The method's own defaults, as a point of its space. What it leaves out is drawn."""
+    options, training = options_of(method(name)), Training().model_dump()
+    point = {}
+    for key, dimension in space.items():
+        section, _, setting = key.rpartition(".")
+        value = training[setting] if section else options[key]
+        value = STANDS_FOR.get(key) if value is None else value
+        if value is not None:
+            point[key] = _inside(dimension, value)
+    return point
 
 
 def _inside(dimension: Log | OneOf, value: Any) -> Any:
-    """The value, or the last of the choices where a limit has taken it away."""
-    if isinstance(dimension, OneOf) and value not in dimension.values:
-        return dimension.values[-1]
-    return value
+    """The value, or the nearest that the dimension has; the last where it has no order."""
+    if isinstance(dimension, Log):
+        return min(max(value, dimension.low), dimension.high)
+    return value if value in dimension.values else dimension.values[-1]

@@ -29,7 +29,7 @@ from evclplus.experiments.pool import Event, Listener, work_through
 from evclplus.experiments.presets import Chosen
 from evclplus.experiments.presets.best import PACKED_SEARCHES, Best, read_packed, write_packed
 from evclplus.experiments.run import Results, run
-from evclplus.experiments.spaces import space_of, starts_of
+from evclplus.experiments.spaces import space_of, start_of
 from evclplus.files import make_folder, write_atomically
 from evclplus.methods.space import Log, Space
 
@@ -130,8 +130,7 @@ class Search:
                 "--epochs-limit and --seeds or another --out"
             )
         study.set_user_attr("setting", setting)
-        for point in starts_of(self.space, self.benchmark):
-            study.enqueue_trial(point, skip_if_exists=True)
+        study.enqueue_trial(start_of(self.method, self.space), skip_if_exists=True)
         for trial in study.get_trials(states=(TrialState.RUNNING,)):
             study.tell(trial.number, state=TrialState.FAIL)
             study.enqueue_trial({**trial.system_attrs.get("fixed_params", {}), **trial.params})

@@ -40,6 +40,16 @@ def _plain(kind: type[Method]) -> Entry:
     return Entry(kind, kind, options, description, *style, kind.space)
 
 
+def _variant(kind: type[Method], description: str, style: tuple[str, str], **fixed: Any) -> Entry:
+    """A method with other defaults, for who compares it with and without a part."""
+
+    def build(**options: Any) -> Method:
+        return kind(**(fixed | options))
+
+    space = {name: one for name, one in kind.space.items() if name not in fixed}
+    return Entry(build, kind, tuple(kind.model_fields), description, "baseline", *style, space)
+
+
 def _with_coreset(
     kind: type[Method],
     selection: Literal["random", "kcenter"],
@@ -76,6 +86,25 @@ METHODS: dict[str, Entry] = {
     ),
     "finetune": _plain(FineTune),
     "joint": _plain(Joint),
+    "evcl+-weights": _variant(
+        EVCLPlus,
+        "EVCL+ without its function-space term.",
+        ("#F0A070", "*"),
+        lam_function=0.0,
+    ),
+    "evcl-function": _variant(
+        EVCL, "EVCL with the function-space term.", ("#B8860B", "x"), lam_function=0.03
+    ),
+    "vcl-function": _variant(
+        EVCL,
+        "VCL with the function-space term.",
+        ("#66B3E3", "1"),
+        lam=0.0,
+        lam_function=0.03,
+    ),
+    "ewc-function": _variant(
+        EWC, "EWC with the function-space term.", ("#225522", "2"), lam_function=0.03
+    ),
     "evcl+-random": _with_coreset(
         EVCLPlus, "random", "EVCL+ with a random coreset.", ("#44AA99", "8")
     ),
@@ -141,4 +170,4 @@ def from_description(description: dict[str, Any]) -> Method:
             f"there is no method {kind!r} here; a method of your own is passed again: "
             "Learner.load(path, method=...)"
         )
-    return KINDS[kind](**values)
+    return KINDS[kind](**(KINDS[kind].before | values))

@@ -63,6 +63,7 @@ class Lesson:
                 that it takes no room during training
     generator   random numbers for a purpose
     fit         the training loop
+    calibrated  where a method notes a strength that it found by itself, for the record
     """
 
     network: BayesianNetwork
@@ -75,6 +76,7 @@ class Lesson:
     generator: Callable[[str], torch.Generator]
     fit: Fit
     likelihood: Likelihood = field(default_factory=Classification)
+    calibrated: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,20 @@
 """What EWC, EVCL and EVCL+ share: a Fisher that says which weights the old tasks need."""
 
 from abc import abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
 
-from evclplus.core.batches import Batch, Source
 from evclplus.core.engine import Terms
 from evclplus.core.fisher import Reduction, diagonal_fisher
 from evclplus.core.gaussian import MeanField
 from evclplus.core.likelihoods import Labels
-from evclplus.core.network import BayesianNetwork, Weights
 from evclplus.core.tree import per_weight
-from evclplus.methods.base import Lesson, Method, Start, Trained
-from evclplus.methods.function_space import HeldHeads, function_space, hold
+from evclplus.methods.base import Lesson, Start, Trained
+from evclplus.methods.calibrated import Calibrated
+from evclplus.methods.function_space import FunctionSpace, HeldHeads
 from evclplus.methods.space import TRAINING, Log, OneOf, Space
 from evclplus.methods.variational import Variational
 
@@ -30,18 +29,18 @@ class Anchored:
     held: HeldHeads = field(default_factory=HeldHeads)
 
 
-class Elastic(Method):
+class Elastic(Calibrated, FunctionSpace):
     """A method that penalises moving weights in proportion to their Fisher information."""
 
     memory_type: ClassVar[type] = Anchored
     space: ClassVar[Space] = TRAINING | {
         # A sum over examples instead of their mean would only rescale lambda.
-        "lam": Log(1.0, 1e9),
-        "fisher_tasks": OneOf(("last", "accumulated")),
+        "lam": Log(1e-3, 1e2),
         "fisher_temperature": Log(1.0, 100.0),
+        "lam_function": OneOf((0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
     }
 
-    lam: float = Field(100.0, ge=0, description="lambda, the strength of the elastic penalties")
+    lam: float = Field(0.3, ge=0, description="lambda, the strength of the elastic penalties")
     fisher_labels: Labels = Field(
         "exact", description="labels in the Fisher: the model's expectation, a draw, or the data's"
     )
@@ -51,38 +50,14 @@ class Elastic(Method):
         1.0, gt=0, description="divides the logits in the Fisher; above 1: less saturated"
     )
     fisher_tasks: Literal["last", "accumulated"] = Field(
-        "last", description="the last task's Fisher, or a decayed sum over all tasks"
+        "accumulated", description="the last task's Fisher, or a decayed sum over all tasks"
     )
     fisher_decay: float = Field(
         1.0, ge=0, le=1, description="gamma: what is left of the old sum when a task is added"
     )
-    lam_function: float = Field(
-        0.0,
-        ge=0,
-        description="strength of holding earlier heads to their answers on the new inputs",
-    )
 
     def first_memory(self, q: MeanField) -> Anchored:
         return Anchored(q, q.mean.new_zeros(q.mean.shape))
-
-    def begin(self, lesson: Lesson) -> Start:
-        start = super().begin(lesson)
-        if self.lam_function == 0:
-            return start
-        held, task = hold(lesson.network, lesson.memory.prior, lesson.earlier, start.task)
-        memory = replace(start.memory, held=held)
-        return Start(start.q, memory, task, (Source((task,)), *start.sources[1:]))
-
-    def likelihood(
-        self, weights: Weights, memory: Anchored, batch: Batch, network: BayesianNetwork
-    ) -> Terms:
-        if batch.answers is None:
-            return super().likelihood(weights, memory, batch, network)
-        output, answers = memory.held.outputs(network, weights, batch)
-        return {
-            "nll": batch.nll(output),
-            "function": function_space(answers, batch.answers, self.lam_function),
-        }
 
     def end(self, lesson: Lesson, start: Start, trained: Trained) -> Anchored:
         fisher = diagonal_fisher(
@@ -96,6 +71,7 @@ class Elastic(Method):
             self.fisher_temperature,
             lesson.likelihood,
         )
+        fisher = self.calibrated(lesson, trained.q, fisher)
         if self.fisher_tasks == "accumulated":
             fisher = self.fisher_decay * start.memory.fisher + fisher
         return Anchored(trained.q, fisher)

@@ -13,16 +13,22 @@ It keeps the last posterior, as prior and anchor, and the Fisher at its mean, wh
 first task: there is no penalty.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from evclplus.core.gaussian import MeanField
-from evclplus.core.penalties import Norm, asymmetric_variance, elastic_mean, has_grown
+from evclplus.core.penalties import (
+    Norm,
+    asymmetric_variance,
+    elastic_mean,
+    expected_variance,
+    has_grown,
+)
 from evclplus.methods.base import Role
 from evclplus.methods.elastic import ElasticVariational
-from evclplus.methods.space import Log, OneOf, Space
+from evclplus.methods.space import Log, Space
 
 
 class EVCLPlus(ElasticVariational):
@@ -32,13 +38,24 @@ class EVCLPlus(ElasticVariational):
     colour: ClassVar[str] = "#D55E00"
     marker: ClassVar[str] = "o"
     role: ClassVar[Role] = "ours"
-    space: ClassVar[Space] = ElasticVariational.space | {
-        "k": Log(0.1, 1000.0),
-        # Not in the papers of EVCL and EWC, so their searches go without it.
-        "lam_function": OneOf((0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
+    space: ClassVar[Space] = ElasticVariational.space | {"k": Log(0.1, 1000.0)}
+
+    before: ClassVar[dict[str, Any]] = ElasticVariational.before | {
+        "variance_penalty": "grown",
+        "lam_function": 0.0,
     }
 
     k: float = Field(5.0, ge=0, description="price of a variance that exceeds its previous value")
+    variance_penalty: Literal["grown", "always"] = Field(
+        "grown",
+        description="when k s is charged: where a variance has grown, or always (the variance's "
+        "part of the expected elastic penalty)",
+    )
+    lam_function: float = Field(
+        0.03,
+        ge=0,
+        description="strength of holding earlier heads to their answers on the new inputs",
+    )
     norm: Norm = Field(
         "weight", description="compare variances weight by weight, or by each tensor's L2 norm"
     )
@@ -48,5 +65,7 @@ class EVCLPlus(ElasticVariational):
         # A variance has the Fisher of its mean; point values have no variance.
         fisher = q.gaussian(fisher)
         new, old = q.variance, previous.variance
+        if self.variance_penalty == "always":
+            return means + expected_variance(new, fisher, self.lam, self.k)
         grown = has_grown(new, old, q.layout, self.norm)
         return means + asymmetric_variance(new, old, fisher, self.lam, self.k, grown)

@@ -9,15 +9,19 @@ it needs no old data: what the heads answered before is computed once, when the 
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from evclplus.core.batches import Batch
+from evclplus.core.batches import Batch, Source
+from evclplus.core.engine import Terms
 from evclplus.core.examples import Examples, rows_at_once
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import Held
 from evclplus.core.network import BayesianNetwork, Weights
+from evclplus.methods.base import Lesson, Method, Start
 
 LEAST_OUTPUTS = 16
 """Linear heads are held in blocks of this many outputs, twice, four times as many: unused rows are
@@ -46,6 +50,36 @@ class HeldHeads:
             assert batch.answers is not None
             count = batch.answers.shape[1]
         return output[:, :-count], output[:, -count:]
+
+
+class FunctionSpace(Method):
+    """A method that can hold earlier heads to their answers. Its memory has a `prior`, the last
+    weights, and a place for what is `held` while a task is learned."""
+
+    lam_function: float = Field(
+        0.0,
+        ge=0,
+        description="strength of holding earlier heads to their answers on the new inputs",
+    )
+
+    def begin(self, lesson: Lesson) -> Start:
+        start = super().begin(lesson)
+        if self.lam_function == 0:
+            return start
+        held, task = hold(lesson.network, lesson.memory.prior, lesson.earlier, start.task)
+        memory = replace(start.memory, held=held)
+        return Start(start.q, memory, task, (Source((task,)), *start.sources[1:]))
+
+    def likelihood(
+        self, weights: Weights, memory: Any, batch: Batch, network: BayesianNetwork
+    ) -> Terms:
+        if batch.answers is None:
+            return super().likelihood(weights, memory, batch, network)
+        output, answers = memory.held.outputs(network, weights, batch)
+        return {
+            "nll": batch.nll(output),
+            "function": function_space(answers, batch.answers, self.lam_function),
+        }
 
 
 def hold(

@@ -8,8 +8,8 @@
 w_i is how much of the loss's fall weight i brought about. It keeps the last weights and O.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -17,19 +17,23 @@ from torch import Tensor
 from evclplus.core.engine import Gradient, Running, Step, Terms
 from evclplus.core.gaussian import MeanField
 from evclplus.core.tree import per_weight
-from evclplus.methods.base import Lesson, Method, Start, Trained
+from evclplus.methods.base import Lesson, Start, Trained
+from evclplus.methods.calibrated import Calibrated
+from evclplus.methods.function_space import FunctionSpace, HeldHeads
 from evclplus.methods.space import TRAINING, Log, Space
 
 
 @dataclass(frozen=True)
 class Importance:
-    """The last weights, and how important each was to all tasks so far."""
+    """The last weights, how important each was to all tasks so far, and while a task is learned
+    the heads that are held."""
 
-    anchor: Tensor = per_weight()
+    prior: MeanField
     omega: Tensor = per_weight()
+    held: HeldHeads = field(default_factory=HeldHeads)
 
 
-class SynapticIntelligence(Method):
+class SynapticIntelligence(Calibrated, FunctionSpace):
     """Point weights held in proportion to what each contributed to learning."""
 
     name: ClassVar[str] = "si"
@@ -39,13 +43,16 @@ class SynapticIntelligence(Method):
     space: ClassVar[Space] = TRAINING | {"c": Log(1e-3, 1e3), "xi": Log(1e-4, 1.0)}
 
     c: float = Field(1.0, ge=0, description="strength of the penalty")
+    calibration: Literal["secant", "none"] = Field(
+        "none", description="secant: scale a task's importances so that one c suits every dataset"
+    )
     xi: float = Field(1e-3, gt=0, description="bounds the importance of a weight that stood still")
 
     def first_memory(self, q: MeanField) -> Importance:
-        return Importance(q.mean, q.mean.new_zeros(q.mean.shape))
+        return Importance(q, q.mean.new_zeros(q.mean.shape))
 
     def regulariser(self, q: MeanField, memory: Importance, examples: Tensor) -> Terms:
-        return {"penalty": self.c * (memory.omega * (q.mean - memory.anchor).square()).sum()}
+        return {"penalty": self.c * (memory.omega * (q.mean - memory.prior.mean).square()).sum()}
 
     def trace(self, q: MeanField) -> Running:
         return {"path": q.mean.new_zeros(q.mean.shape)}
@@ -55,5 +62,6 @@ class SynapticIntelligence(Method):
 
     def end(self, lesson: Lesson, start: Start, trained: Trained) -> Importance:
         moved = (trained.q.mean - start.q.mean).square()
-        omega = start.memory.omega + trained.running["path"] / (moved + self.xi)
-        return Importance(trained.q.mean, omega.clamp_min(0))
+        omega = trained.running["path"] / (moved + self.xi)
+        omega = start.memory.omega + self.calibrated(lesson, trained.q, omega)
+        return Importance(trained.q, omega.clamp_min(0))

@@ -8,11 +8,15 @@ from pydantic import Field
 from torch import Tensor
 
 from evclplus.core.batches import Source
+from evclplus.core.calibration import prior_variances
 from evclplus.core.gaussian import MeanField, kl
 from evclplus.core.network import BayesianNetwork
 from evclplus.methods.base import Lesson, Method, Start, Trained
 from evclplus.methods.finetune import FineTune
-from evclplus.methods.space import TRAINING, Log, OneOf, Space
+from evclplus.methods.space import TRAINING, Log, Space
+
+LEAST_PRIOR_VARIANCE = 0.01
+"""A first prior is not narrower than this, however many inputs a layer has."""
 
 
 @dataclass(frozen=True)
@@ -29,20 +33,19 @@ class Variational(Method):
     space: ClassVar[Space] = TRAINING | {
         "beta": Log(1e-4, 1.0),
         "initial_variance": Log(1e-7, 1e-2),
-        "start_epochs": OneOf((1, 10)),
         "prior_variance": Log(1e-3, 1.0),
     }
     memory_type: ClassVar[type] = Posterior
 
-    beta: float = Field(1.0, ge=0, description="weight of the KL; below 1 tempers the likelihood")
-    kl_scale: Literal["examples", "none"] = Field(
-        "examples",
-        description="divide the KL by the task's number of examples (the ELBO), or not (as the "
-        "paper's algorithm box prints it)",
+    beta: float = Field(0.3, ge=0, description="weight of the KL; below 1 tempers the likelihood")
+    kl_scale: Literal["weights", "examples", "none"] = Field(
+        "weights",
+        description="divide the KL by the task's number of examples (the ELBO), by that of weights "
+        "where there are more of them, or not at all (as the paper's algorithm box prints it)",
     )
     initial_variance: float = Field(1e-3, gt=0, description="variance of every weight at first")
     start: Literal["mle", "random"] = Field(
-        "mle", description="first means: maximum likelihood on task 1, or the network's own"
+        "random", description="first means: maximum likelihood on task 1, or the network's own"
     )
     start_epochs: int | None = Field(
         None, ge=1, description="epochs of the maximum-likelihood start; none: as for a task"
@@ -50,7 +53,9 @@ class Variational(Method):
     prior_mean: Literal["zero", "mle"] = Field(
         "zero", description="first prior: N(0, prior_variance) or N(start, prior_variance)"
     )
-    prior_variance: float = Field(1.0, gt=0, description="variance of the first prior")
+    prior_variance: float | None = Field(
+        None, gt=0, description="variance of the first prior; none: 1 / fan-in, at least 0.01"
+    )
     prediction: Literal["samples", "mean"] = Field(
         "samples", description="average over posterior samples, or use the mean network"
     )
@@ -87,7 +92,10 @@ class Variational(Method):
                 at_mean=True,
             ).q
         new = lesson.new()
-        prior = prior.replaced(new, 0.0, self.prior_variance)
+        variance: float | Tensor | None = self.prior_variance
+        if variance is None:
+            variance = prior_variances(prior.layout, LEAST_PRIOR_VARIANCE).to(prior.variance)
+        prior = prior.replaced(new, 0.0, variance)
         if self.prior_mean == "mle":
             prior = replace(prior, mean=torch.where(new, q.mean, prior.mean))
         return Start(q, replace(lesson.memory, prior=prior), lesson.task, sources)
@@ -96,6 +104,12 @@ class Variational(Method):
         return replace(start.memory, prior=trained.q)
 
     def scaled_kl(self, q: MeanField, prior: MeanField, examples: Tensor) -> Tensor:
-        """(beta / N) KL(q || prior): the negative ELBO over the number of examples."""
-        scale = self.beta / examples if self.kl_scale == "examples" else self.beta
-        return scale * kl(q, prior)
+        """(beta / N) KL(q || prior): the negative ELBO over the number of examples. With P weights
+        the KL is a sum of P terms and the likelihood one of N: divided by max(N, P), a few examples
+        are not outweighed by what many weights were before them."""
+        terms = {
+            "weights": examples.clamp_min(q.variance.shape[0]),
+            "examples": examples,
+            "none": torch.ones_like(examples),
+        }
+        return self.beta / terms[self.kl_scale] * kl(q, prior)

@@ -6,9 +6,14 @@ from xml.etree import ElementTree
 
 import matplotlib
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from evclplus.errors import FileError
 from evclplus.experiments.report import Report, report
+from evclplus.experiments.report.comparison import comparisons_of
+from evclplus.experiments.report.figures import _draw_curve
+from evclplus.methods import METHODS
 from tests.experiments.report.record_factory import (
     TASKS,
     full_comparison,
@@ -97,6 +102,15 @@ def test_figures_are_well_formed(full: Report) -> None:
             assert ElementTree.fromstring(data).tag == "{http://www.w3.org/2000/svg}svg"
         if name.endswith(".png"):
             assert data.startswith(b"\x89PNG\r\n")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_marker_is_drawn_in_white_alone(name: str) -> None:
+    (comparison,) = comparisons_of([make_record(name)])
+    line = _draw_curve(Figure().subplots(), comparison.rows[0])
+    filled = line.get_marker() in Line2D.filled_markers
+    assert (line.get_markeredgecolor() == "white") == filled
+    assert line.get_color() == METHODS[name].colour != "white"
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:

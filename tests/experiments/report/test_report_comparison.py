@@ -51,7 +51,7 @@ def test_a_setting_only_one_side_has_is_named() -> None:
     records = [make_record("mine"), make_record("mine", settings={"options": {"lam": 1}})]
     assert {row.label for row in only(records).rows} == {"mine (lam=not set)", "mine (lam=1)"}
     records = [make_record("ewc"), make_record("ewc", settings={"options": {"lam": 1}})]
-    assert {row.label for row in only(records).rows} == {"ewc (lam=100.0)", "ewc (lam=1.0)"}
+    assert {row.label for row in only(records).rows} == {"ewc (lam=0.3)", "ewc (lam=1.0)"}
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,12 @@ def test_headline_says_only_what_the_seeds_say(records: list[Record], sentence: 
 
 def test_an_option_that_came_after_a_record_makes_no_row_of_its_own() -> None:
     old = make_record("ewc", 0, settings={"options": {"lam": 5.0}})
-    options = options_of(method("ewc", lam=5.0))
+    options = options_of(method("ewc", lam=5.0, calibration="none"))
     new = make_record("ewc", 1, settings={"options": options})
     changed = make_record("ewc", 2, settings={"options": {**options, "lam_function": 1.0}})
-    (comparison,) = comparisons_of([old, new, changed])
-    assert sorted(row.seeds for row in comparison.rows) == [[0, 1], [2]]
+    # An old record had no calibration, whatever the default is today.
+    today = make_record("ewc", 3, settings={"options": options_of(method("ewc", lam=5.0))})
+    (comparison,) = comparisons_of([old, new, changed, today])
+    assert sorted(row.seeds for row in comparison.rows) == [[0, 1], [2], [3]]
     own = make_record("my-method", 0, settings={"options": {"strength": 5.0}})
     assert own.full_config == own.config  # a method that is not known here

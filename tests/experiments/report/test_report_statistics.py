@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evclplus.experiments.report.statistics import Spread, paired_difference, spread
+from evclplus.experiments.report.statistics import (
+    FRACTION,
+    Interval,
+    Spread,
+    paired_difference,
+    spread,
+)
 
 SAMPLES = [[0.91, 0.95], [0.971, 0.984, 0.979], [0.2, 0.9, 0.5, 0.4, 0.7]]
 
@@ -61,3 +67,13 @@ def test_equal_differences_have_no_p_value() -> None:
     found = paired_difference({0: 0.91, 1: 0.81, 2: 0.71}, {0: 0.90, 1: 0.80, 2: 0.70})
     assert found.mean == pytest.approx(0.01)
     assert found.p_value is None
+
+
+def test_an_interval_of_a_fraction_ends_at_nought_and_one() -> None:
+    values = [0.80, 0.87]
+    wide = spread(values)
+    assert wide.interval is not None
+    assert wide.interval.high > 1  # two seeds say that little
+    bounded = spread(values, FRACTION)
+    assert bounded.interval == Interval(wide.interval.low, 1.0)
+    assert (bounded.mean, bounded.deviation) == (wide.mean, wide.deviation)

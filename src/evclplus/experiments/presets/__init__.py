@@ -15,7 +15,7 @@ from evclplus.experiments.config import Experiment, read_toml
 from evclplus.methods import METHODS, method
 from evclplus.settings import Settings, Training, nearest
 
-NAMES = ("paper", "tuned")
+NAMES = ("untuned", "tuned", "paper")
 
 
 class Chosen(Settings):
@@ -35,8 +35,8 @@ class Reported(Settings):
 class Preset(Settings):
     """Every method on every benchmark with the same number of seeds.
 
-    Without `tuned`, all benchmarks share `training` and each method's `options`. With it, every
-    cell needs settings of its own there: what was not tuned is not run.
+    All benchmarks share `training` and each method's `options`. With `tuned`, every cell needs
+    settings of its own there, which win: what was not tuned is not run.
     """
 
     benchmarks: tuple[str, ...] = Field(min_length=1, description="in the order of running")
@@ -79,7 +79,9 @@ class Preset(Settings):
         if self.tuned is None:
             chosen = Chosen(options=self.options.get(method, {}))
         elif (found := self.tuned.get(benchmark, {}).get(method)) is not None:
-            chosen = found
+            chosen = found.model_copy(
+                update={"options": self.options.get(method, {}) | found.options}
+            )
         else:
             raise SettingsError(
                 f"no tuned settings for {method} on {benchmark} yet: run `evclplus tune "

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from evclplus.experiments.record import Record
 from evclplus.experiments.report.escape import plain
 from evclplus.experiments.report.statistics import (
+    FRACTION,
     PairedDifference,
     Spread,
     paired_difference,
@@ -62,7 +63,8 @@ class MethodRow:
 
     def spread(self, field: str) -> Spread:
         """The spread over seeds of one of the record's summary figures."""
-        return spread([getattr(record, field) for record in self.records])
+        within = FRACTION if field == "average_accuracy" else None
+        return spread([getattr(record, field) for record in self.records], within)
 
     @cached_property
     def accuracy(self) -> Spread:

@@ -117,14 +117,15 @@ def _draw_curve(axes: Axes, row: MethodRow) -> Line2D:
     curves = 100 * row.curves
     tasks = np.arange(1, curves.shape[1] + 1)
     means = curves.mean(axis=0)
+    is_filled = marker in Line2D.filled_markers  # the others are all edge
     (line,) = axes.plot(
         tasks,
         means,
         color=colour,
         marker=marker,
         markersize=8 if row.is_ours else 7,
-        markeredgecolor="white",
-        markeredgewidth=0.5,
+        markeredgecolor="white" if is_filled else colour,
+        markeredgewidth=0.5 if is_filled else 1.5,
         linewidth=3.0 if row.is_ours else 1.5,
         linestyle=_line_style(row),
         zorder=3 if row.is_ours else 2,

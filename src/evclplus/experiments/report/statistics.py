@@ -41,8 +41,12 @@ class PairedDifference:
     p_value: float | None = None
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """Mean, sample standard deviation and Student's t interval of the mean."""
+FRACTION = Interval(0.0, 1.0)
+
+
+def spread(values: Sequence[float], within: Interval | None = None) -> Spread:
+    """Mean, sample standard deviation and Student's t interval of the mean. What can only lie
+    `within` bounds has an interval that ends there: few seeds make Student's wider than that."""
     with np.errstate(all="ignore"):
         mean = float(np.mean(values))
         deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
@@ -50,7 +54,10 @@ def spread(values: Sequence[float]) -> Spread:
         return Spread(len(values), None)
     if not math.isfinite(deviation):
         return Spread(len(values), mean)
-    return Spread(len(values), mean, deviation, _t_interval(mean, deviation, len(values)))
+    found = _t_interval(mean, deviation, len(values))
+    if within is not None:
+        found = Interval(max(found.low, within.low), min(found.high, within.high))
+    return Spread(len(values), mean, deviation, found)
 
 
 def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> PairedDifference:
