@@ -10,6 +10,7 @@ from evclplus.experiments.report.statistics import (
     FRACTION,
     Interval,
     Spread,
+    holm,
     paired_difference,
     spread,
 )
@@ -77,3 +78,10 @@ def test_an_interval_of_a_fraction_ends_at_nought_and_one() -> None:
     bounded = spread(values, FRACTION)
     assert bounded.interval == Interval(wide.interval.low, 1.0)
     assert (bounded.mean, bounded.deviation) == (wide.mean, wide.deviation)
+
+
+def test_holm_by_hand() -> None:
+    # Sorted 0.01, 0.02, 0.03 times 3, 2, 1; none below one before it; None stays.
+    assert holm([0.03, None, 0.01, 0.02]) == pytest.approx([0.04, None, 0.03, 0.04])
+    assert holm([0.9, 0.6]) == [1.0, 1.0]
+    assert holm([]) == []

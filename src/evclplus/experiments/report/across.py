@@ -20,7 +20,7 @@ from evclplus.experiments.report.comparison import (
 )
 from evclplus.experiments.report.escape import for_csv, for_markdown
 from evclplus.experiments.report.numbers import number, p_value, percent_interval, signed_percent
-from evclplus.experiments.report.statistics import Spread, paired_difference
+from evclplus.experiments.report.statistics import Spread, holm, paired_difference
 from evclplus.experiments.report.tables import (
     ACCURACY,
     FORGETTING,
@@ -113,6 +113,18 @@ class Across:
         """The first of our methods."""
         return next((name for name in self.methods if role_of(name) == "ours"), None)
 
+    def _corrected(self, benchmark: str) -> dict[str, float | None]:
+        """p of our method against each other one, by Holm for all of the benchmark."""
+        ours = self.row(benchmark, self.ours or "")
+        rows = {name: self.row(benchmark, name) for name in self.methods if name != self.ours}
+        found = [
+            paired_difference(ours.accuracy_by_seed, row.accuracy_by_seed).p_value
+            if ours and row
+            else None
+            for row in rows.values()
+        ]
+        return dict(zip(rows, holm(found), strict=True))
+
     def _difference(self, benchmark: str, method: str) -> TableCell:
         assert self.ours is not None
         ours, theirs = self.row(benchmark, self.ours), self.row(benchmark, method)
@@ -121,7 +133,7 @@ class Across:
         found = paired_difference(ours.accuracy_by_seed, theirs.accuracy_by_seed)
         if found.pairs < 2:
             return TableCell(TOO_FEW_PAIRS)
-        shown = p_value(found.p_value)
+        shown = p_value(self._corrected(benchmark)[method])
         return TableCell(
             signed_percent(found.mean),
             percent_interval(found.interval),
@@ -154,7 +166,7 @@ class Across:
             parts += [
                 f"## {self.ours.upper()} minus each method, points",
                 "Mean over the seeds both have, 95 % interval, p of a two-sided paired t-test, "
-                "without a correction for the number of tests.",
+                "corrected by Holm for the number of methods on a benchmark.",
                 markdown_table(self.differences()),
             ]
         for measure in (LEARNING_ACCURACY, FORGETTING):

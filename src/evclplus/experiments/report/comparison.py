@@ -7,7 +7,7 @@ problem get rows of their own, labelled by what differs.
 
 import json
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from evclplus.experiments.report.statistics import (
     FRACTION,
     PairedDifference,
     Spread,
+    holm,
     paired_difference,
     spread,
 )
@@ -115,9 +116,22 @@ class Comparison:
 
     def against_baseline(self, row: MethodRow) -> PairedDifference | None:
         """None for the baseline itself and where there is none."""
-        if self.baseline is None or row is self.baseline:
-            return None
-        return paired_difference(row.accuracy_by_seed, self.baseline.accuracy_by_seed)
+        return self._differences.get(row.label)
+
+    @cached_property
+    def _differences(self) -> dict[str, PairedDifference]:
+        """Every other row against the baseline, p-values corrected for how many there are."""
+        if self.baseline is None:
+            return {}
+        baseline = self.baseline.accuracy_by_seed
+        found = {
+            row.label: paired_difference(row.accuracy_by_seed, baseline)
+            for row in self.rows
+            if row is not self.baseline
+        }
+        corrected = holm([difference.p_value for difference in found.values()])
+        pairs = zip(found.items(), corrected, strict=True)
+        return {label: replace(one, p_value=p_value) for (label, one), p_value in pairs}
 
 
 def comparisons_of(records: Sequence[Record]) -> list[Comparison]:

@@ -71,6 +71,18 @@ def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) ->
     )
 
 
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """The p-values of several comparisons, corrected for their number by Holm's step-down: the
+    smallest of n times n, the next times n - 1, none below one that comes before it."""
+    known = sorted((value, place) for place, value in enumerate(p_values) if value is not None)
+    corrected: list[float | None] = [None] * len(p_values)
+    least = 0.0
+    for rank, (value, place) in enumerate(known):
+        least = max(least, min(1.0, (len(known) - rank) * value))
+        corrected[place] = least
+    return corrected
+
+
 def _t_interval(mean: float, deviation: float, count: int) -> Interval:
     quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
     half = quantile * deviation / math.sqrt(count)

@@ -113,7 +113,13 @@ def baseline_table(comparison: Comparison) -> Table | None:
         for row in comparison.rows
         if (difference := comparison.against_baseline(row))
     )
-    headings = ("Method", "Difference (points)", "95 % interval", "p (paired t-test)", "Pairs")
+    headings = (
+        "Method",
+        "Difference (points)",
+        "95 % interval",
+        "p (paired t-test, Holm)",
+        "Pairs",
+    )
     return Table(headings, rows) if rows else None
 
 

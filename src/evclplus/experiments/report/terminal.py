@@ -56,7 +56,9 @@ def _caption(comparisons: Sequence[Comparison]) -> list[str]:
     found = [difference for each, row in rows if (difference := each.against_baseline(row))]
     lines = []
     if found:
-        lines.append("Differs: points to the best baseline (base) on common seeds; paired t-test.")
+        lines.append(
+            "Differs: points to the best baseline (base) on common seeds; paired t-test, Holm."
+        )
     for bound in dict.fromkeys(row.method for _, row in rows if row.is_upper_bound):
         lines.append(f"{bound} sees all tasks at once: an upper bound, not a baseline.")
     if any(difference.pairs < 2 for difference in found):
