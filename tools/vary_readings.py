@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from evclplus.experiments.config import Experiment
-from evclplus.settings import Training
+from evclplus.experiments.presets import load_preset
 from tools.variations import Variation, vary
 
 BENCHMARKS = ("split-mnist", "split-fashion-mnist")
-EPOCHS = 10
+PRESET = load_preset("paper").changed(seeds=None, epochs=10)
 SEEDS = range(3)
 
 READINGS: dict[str, dict[str, Any]] = {
@@ -42,15 +42,13 @@ CORESET_READINGS: dict[str, dict[str, Any]] = {
 }
 
 
+def _changed(paper: Experiment, options: dict[str, Any]) -> Experiment:
+    return paper.model_copy(update={"options": paper.options | options})
+
+
 def variation(method: str, reading: str, options: dict[str, Any]) -> Variation:
     experiments = [
-        Experiment(
-            method=method,
-            benchmark=benchmark,
-            seed=seed,
-            options=options,
-            training=Training(epochs=EPOCHS),
-        )
+        _changed(PRESET.experiment(benchmark, method, seed), options)
         for seed in SEEDS
         for benchmark in BENCHMARKS
     ]
@@ -61,8 +59,9 @@ def variation(method: str, reading: str, options: dict[str, Any]) -> Variation:
 def vary_all(method: str, readings: dict[str, dict[str, Any]], out: Path) -> None:
     vary(
         out,
-        f"Average test accuracy after five tasks, %; {method}, {EPOCHS} epochs, mean ± deviation "
-        f"over {len(SEEDS)} seeds, and the change against the first with its 95 % interval.",
+        f"Average test accuracy after five tasks, %; {method}, {PRESET.training.epochs} epochs, "
+        f"mean ± deviation over {len(SEEDS)} seeds, and the change against the first with its "
+        "95 % interval.",
         [variation(method, *reading) for reading in readings.items()],
         ["python", "-m", "tools.vary_readings"],
     )

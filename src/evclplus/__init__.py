@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from evclplus.experiments.config import Experiment
     from evclplus.streams.contact_sheet import contact_sheet
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "EVCL",

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+import evclplus as ec
 from evclplus.core import calibration
-from evclplus.core.calibration import rise_of_loss, secant_strength
+from evclplus.core.calibration import prior_variances, rise_of_loss, secant_strength
 from evclplus.core.examples import Examples
-from evclplus.core.gaussian import MeanField
+from evclplus.core.gaussian import Layout, MeanField
 from evclplus.core.heads import MultiHead
 from evclplus.core.likelihoods import Classification, Regression
 from evclplus.core.network import BayesianNetwork
+from tests.helpers import blobs
 
 HEAD = 1
 
@@ -209,3 +211,26 @@ def test_a_network_without_heads_of_tasks_is_shared_as_a_whole(point: str) -> No
         MultiHead(nn.Linear(4, 3), [nn.Linear(3, 2)]), lambda name: bool(point) and point in name
     )
     assert set(marked(heads)) == {"body.weight", "body.bias"}
+
+
+def test_the_first_prior_follows_the_fan_in() -> None:
+    layout = Layout(
+        names=("wide.weight", "conv.weight", "narrow.weight", "narrow.bias", "point"),
+        shapes=((3, 200), (2, 4, 3, 3), (2, 4), (2,), (5,)),
+        gaussian_names=4,
+    )
+    each = prior_variances(layout, 0.01)
+    assert each.shape == (layout.gaussian_total,)
+    named = layout.named(each)
+    expected = {"wide.weight": 0.01, "conv.weight": 1 / 36, "narrow.weight": 0.25}
+    for name, variance in (expected | {"narrow.bias": 1.0}).items():
+        torch.testing.assert_close(named[name], torch.full_like(named[name], variance))
+
+
+def test_a_tiny_network_learns_with_the_defaults() -> None:
+    """With a prior of 0.01 for all it stayed at chance: four inputs need weights of about one."""
+    stream = blobs()
+    learner = ec.Learner(ec.networks.mlp(4, [2]), learning_rate=1e-2, epochs=40, batch_size=20)
+    for task in stream:
+        learner.learn(task)
+    assert learner.evaluate(stream).average_accuracy > 0.9

@@ -7,16 +7,7 @@ from torch import Tensor
 import evclplus as ec
 from tools.bench.plain import BATCH, EXAMPLES, INPUTS, labels, pictures
 
-SETTINGS = {
-    "beta": 0.03,
-    "initial_variance": 1e-3,
-    "start_epochs": 1,
-    "lam": 1000.0,
-    "fisher_tasks": "accumulated",
-    "lam_function": 0.01,
-}
-
-RECOMMENDED = ec.EVCLPlus(**SETTINGS)
+RECOMMENDED = ec.EVCLPlus()
 
 
 def stream_of(x: Tensor, count: int = 2) -> ec.Stream:

@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from evclplus.errors import StateError
-from tools.bench.ours import SETTINGS
 from tools.bench.plain import EXAMPLES
 from tools.bench.stream import SYNTHETIC
 from tools.bench.timing import seconds_of
@@ -52,12 +51,9 @@ def our_command(stream: str, epochs: int, examples: int, out: Path) -> list[str]
             *("-m", "tools.bench.our_run"),
             *("--epochs", str(epochs), "--examples", str(examples)),
         ]
-    settings = [
-        word for key, value in SETTINGS.items() for word in ("--set", f"evcl+.{key}={value}")
-    ]
     return [
         *("-m", "evclplus", "run", "--method", "evcl+", "--benchmark", stream),
-        *("--epochs", str(epochs), *settings, "--out", str(out), "--overwrite"),
+        *("--epochs", str(epochs), "--out", str(out), "--overwrite"),
     ]
 
 
