@@ -474,7 +474,7 @@ def test_a_learner_from_before_calibration_goes_on_without(wrapped: bool, tmp_pa
         for task in header["learned"]:
             del task["calibrated"]
 
-    old: ec.Method = ec.EVCLPlus(calibration="none", lam=7.0, lam_function=0.0)
+    old: ec.Method = ec.EVCLPlus(calibration="none", lam=7.0, lam_function=0.0, kl_scale="examples")
     if wrapped:
         old = ec.Coreset(method=old, coreset_size=5, coreset_epochs=1)
     straight = learned(old, std_rate=1.0)

@@ -47,7 +47,7 @@ def test_the_importances_of_a_task_are_scaled_by_its_strength(name: str) -> None
     assert found > 0
     assert found != pytest.approx(1, rel=0.01)
     torch.testing.assert_close(importance(secant), found * importance(none), rtol=1e-5, atol=0)
-    assert none.learned[0].calibrated == {}
+    assert "strength" not in none.learned[0].calibrated
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -82,7 +82,7 @@ def test_every_task_has_a_strength_of_its_own_and_keeps_it(name: str, tmp_path: 
     learner, stream = learned_first_task(KINDS[name](calibration="secant"))
     first = importance(learner)
     learner.learn(stream[1])
-    assert [list(one.calibrated) for one in learner.learned] == [["strength"], ["strength"]]
+    assert all("strength" in one.calibrated for one in learner.learned)
     assert strength(learner, 0) != strength(learner, 1)
     if name != "si":  # there are no negative terms, so the sum of tasks can only grow
         assert (importance(learner) >= first).all()
@@ -124,3 +124,17 @@ def test_a_regression_is_calibrated_too() -> None:
 def test_what_is_calibrated_unasked(name: str, default: str) -> None:
     assert KINDS[name].default("calibration") == default
     assert KINDS[name].before["calibration"] == "none"
+
+
+def test_every_strength_that_sets_itself_is_noted() -> None:
+    """The KL's weight and the number of epochs too, unless somebody chose them."""
+    stream = blobs()
+    learner = ec.Learner(small_network(stream.heads), compile="off").learn(stream[0])
+    noted = learner.learned[0].calibrated
+    weights, examples = len(learner.q.variance), len(stream[0].train)
+    assert noted["kl_weight"] == pytest.approx(0.3 / max(weights, examples))
+    assert noted["epochs"] == 1000  # one batch an epoch
+    chosen = ec.Learner(
+        small_network(stream.heads), ec.EVCLPlus(kl_scale="examples"), epochs=2, compile="off"
+    ).learn(stream[0])
+    assert list(chosen.learned[0].calibrated) == ["strength"]

@@ -98,18 +98,24 @@ class Variational(Method):
         prior = prior.replaced(new, 0.0, variance)
         if self.prior_mean == "mle":
             prior = replace(prior, mean=torch.where(new, q.mean, prior.mean))
+        if self.kl_scale == "weights":
+            examples = torch.tensor(float(len(lesson.task)))
+            lesson.calibrated["kl_weight"] = float(self.kl_weight(examples, len(q.variance)))
         return Start(q, replace(lesson.memory, prior=prior), lesson.task, sources)
 
     def end(self, lesson: Lesson, start: Start, trained: Trained) -> Any:
         return replace(start.memory, prior=trained.q)
 
     def scaled_kl(self, q: MeanField, prior: MeanField, examples: Tensor) -> Tensor:
-        """(beta / N) KL(q || prior): the negative ELBO over the number of examples. With P weights
-        the KL is a sum of P terms and the likelihood one of N: divided by max(N, P), a few examples
-        are not outweighed by what many weights were before them."""
+        """(beta / N) KL(q || prior): the negative ELBO over the number of examples."""
+        return self.kl_weight(examples, q.variance.shape[0]) * kl(q, prior)
+
+    def kl_weight(self, examples: Tensor, weights: int) -> Tensor:
+        """beta / N for the ELBO. With P weights the KL is a sum of P terms and the likelihood one
+        of N: with beta / max(N, P), a few examples are not outweighed by many weights."""
         terms = {
-            "weights": examples.clamp_min(q.variance.shape[0]),
+            "weights": examples.clamp_min(weights),
             "examples": examples,
             "none": torch.ones_like(examples),
         }
-        return self.beta / terms[self.kl_scale] * kl(q, prior)
+        return self.beta / terms[self.kl_scale]
