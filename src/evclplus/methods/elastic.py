@@ -60,6 +60,16 @@ class Elastic(Calibrated, FunctionSpace):
         return Anchored(q, q.mean.new_zeros(q.mean.shape))
 
     def end(self, lesson: Lesson, start: Start, trained: Trained) -> Anchored:
+        fisher = self.old_fisher(start.memory) + self.task_fisher(lesson, start, trained)
+        return Anchored(trained.q, fisher)
+
+    def old_fisher(self, memory: Anchored) -> Tensor:
+        """What is kept of earlier tasks: gamma times their sum, or nothing."""
+        decay = self.fisher_decay if self.fisher_tasks == "accumulated" else 0.0
+        return decay * memory.fisher
+
+    def task_fisher(self, lesson: Lesson, start: Start, trained: Trained) -> Tensor:
+        """The Fisher of the task that was just learned, calibrated if that is asked for."""
         fisher = diagonal_fisher(
             lesson.network,
             trained.q,
@@ -71,10 +81,7 @@ class Elastic(Calibrated, FunctionSpace):
             self.fisher_temperature,
             lesson.likelihood,
         )
-        fisher = self.calibrated(lesson, trained.q, fisher)
-        if self.fisher_tasks == "accumulated":
-            fisher = self.fisher_decay * start.memory.fisher + fisher
-        return Anchored(trained.q, fisher)
+        return self.calibrated(lesson, trained.q, fisher)
 
 
 class ElasticVariational(Elastic, Variational):
