@@ -19,6 +19,7 @@ from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
 from evclplus.methods.joint import Joint
+from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.synaptic import SynapticIntelligence
 from evclplus.methods.vcl import VCL
@@ -53,6 +54,7 @@ __all__ = [
     "Joint",
     "Learner",
     "MeanField",
+    "MemoryAwareSynapses",
     "Method",
     "MultiHead",
     "Regression",

@@ -5,7 +5,7 @@ minibatch's mean gradient would be a different, far smaller number.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
 from typing import Literal
@@ -20,10 +20,14 @@ from torch.utils.hooks import RemovableHandle
 from evclplus.core.examples import Examples, rows_at_once
 from evclplus.core.gaussian import MeanField
 from evclplus.core.layers import LocalLayer
-from evclplus.core.likelihoods import Classification, Labels, Likelihood
+from evclplus.core.likelihoods import Classification, Labels, Likelihood, SquaredNorm
 from evclplus.core.network import BayesianNetwork, Weights
 
 Reduction = Literal["mean", "sum"]
+
+Size = Callable[[Tensor], Tensor]
+"""What is added up of single gradients: squares, or absolute values. Both are multiplicative, which
+the closed form needs."""
 
 LARGEST_GRADIENT_BLOCK = 2**24
 """Numbers held at once when the gradients of single examples must be formed."""
@@ -45,7 +49,41 @@ def diagonal_fisher(
     A `temperature` above 1 divides the outputs: F is that of softmax(logits / temperature), less
     sure of itself.
     """
-    likelihood = likelihood or Classification()
+    total, count = _summed(
+        *(network, q, examples, generator, labels, maximum, temperature),
+        *(likelihood or Classification(), torch.square),
+    )
+    return total / count if reduction == "mean" else total
+
+
+def output_sensitivity(
+    network: BayesianNetwork,
+    q: MeanField,
+    examples: Examples,
+    generator: torch.Generator,
+    maximum: int = 5000,
+) -> Tensor:
+    """mean over x of |d |f(x)|^2 / d theta|: how much each weight moves the outputs. It needs no
+    labels. Every example's gradient is taken by itself, as for the Fisher."""
+    total, count = _summed(
+        *(network, q, examples, generator, "true", maximum, 1.0),
+        *(SquaredNorm(), torch.abs),
+    )
+    return total / count
+
+
+def _summed(
+    network: BayesianNetwork,
+    q: MeanField,
+    examples: Examples,
+    generator: torch.Generator,
+    labels: Labels,
+    maximum: int,
+    temperature: float,
+    likelihood: Likelihood,
+    size: Size,
+) -> tuple[Tensor, int]:
+    """The sum over examples of the sizes of their gradients, and how many examples there are."""
     if len(examples) > maximum:
         chosen = torch.randperm(len(examples), generator=generator)[:maximum]
         examples = examples.take(chosen)
@@ -56,14 +94,14 @@ def diagonal_fisher(
     for index in torch.arange(len(examples)).split(rows):
         x = examples.inputs(index).to(q.mean.device)
         y = examples.labels[index].to(q.mean.device)
-        total += _squared_gradients(
+        total += _sizes_of_gradients(
             *(network, q.mean, x, y, examples.head, examples.outputs),
-            *(labels, generator, closed_form, temperature, likelihood),
+            *(labels, generator, closed_form, temperature, likelihood, size),
         )
-    return total / len(examples) if reduction == "mean" else total
+    return total, len(examples)
 
 
-def _squared_gradients(
+def _sizes_of_gradients(
     network: BayesianNetwork,
     weights: Tensor,
     x: Tensor,
@@ -75,13 +113,14 @@ def _squared_gradients(
     closed_form: set[str],
     temperature: float,
     likelihood: Likelihood,
+    size: Size,
 ) -> Tensor:
-    """The sum over a batch of each example's squared gradient, at these weights."""
+    """The sum over a batch of the size of each example's gradient, at these weights."""
     layout = network.layout
     # Gradients are asked of the layers' outputs, so the weights must be in the graph.
     means = layout.named(weights.detach().requires_grad_())
     result = torch.zeros_like(weights)
-    squares = layout.named(result)
+    sums = layout.named(result)
     with torch.enable_grad(), _recorded(network, closed_form) as record:
         logits = network(Weights(means), x, head)[:, :outputs] / temperature
     used = network.names_for(head)
@@ -89,11 +128,11 @@ def _squared_gradients(
     for direction, weight in likelihood.directions(logits.detach(), y, labels, generator):
         for path, gradient in _output_gradients(logits, direction, record).items():
             received = record[path][0].detach().to(weights.dtype)  # whole numbers, too
-            _add_layer(squares, path, network.local_layers[path], received, gradient, weight)
+            _add_layer(sums, path, network.local_layers[path], received, gradient, weight, size)
         if others:
             per_example = _gradients_of(network, means, others, x, direction / temperature, head)
             for name, gradient in per_example.items():
-                squares[name] += torch.einsum("n,n...->...", weight, gradient.square())
+                sums[name] += torch.einsum("n,n...->...", weight, size(gradient))
     return result
 
 
@@ -158,37 +197,39 @@ def _output_gradients(logits: Tensor, direction: Tensor, record: Passed) -> dict
 
 
 def _add_layer(
-    squares: dict[str, Tensor],
+    sums: dict[str, Tensor],
     path: str,
     layer: LocalLayer,
     received: Tensor,
     gradient: Tensor,
     weight: Tensor,
+    size: Size,
 ) -> None:
-    """Add the weighted squared gradients of one layer's weight and bias.
+    """Add the weighted sizes of the gradients of one layer's weight and bias.
 
     Example n's gradient is sum_p g_np a_np^T over the positions p where the weight is used.
-    With one position its square is g_n^2 (a_n^2)^T, one matrix product for the whole batch.
+    With one position its square is g_n^2 (a_n^2)^T, and its absolute value likewise: one matrix
+    product for the whole batch.
     """
     prefix = f"{path}." if path else ""
     a, g = _positions(layer, received, gradient)
     one_position = a.shape[2] == 1
     summed = g[:, :, 0] if one_position else g.sum(2)
-    weighted = weight[:, None, None] * summed.square()
-    if prefix + "bias" in squares:
-        squares[prefix + "bias"] += weighted.sum(0).flatten()
-    if prefix + "weight" not in squares:
+    weighted = weight[:, None, None] * size(summed)
+    if prefix + "bias" in sums:
+        sums[prefix + "bias"] += weighted.sum(0).flatten()
+    if prefix + "weight" not in sums:
         return
-    target = squares[prefix + "weight"]
+    target = sums[prefix + "weight"]
     if one_position:
-        total = torch.einsum("ngo,ngi->goi", weighted, a[:, :, 0].square())
+        total = torch.einsum("ngo,ngi->goi", weighted, size(a[:, :, 0]))
     else:
         block = max(1, LARGEST_GRADIENT_BLOCK // target.numel())
         parts = zip(weight.split(block), g.split(block), a.split(block), strict=True)
         total = torch.zeros_like(target).view(g.shape[1], g.shape[3], a.shape[3])
         for w, d, r in parts:
             single = torch.einsum("ngpo,ngpi->ngoi", d, r)
-            total += torch.einsum("n,ngoi->goi", w, single.square())
+            total += torch.einsum("n,ngoi->goi", w, size(single))
     target += total.view(target.shape)
 
 

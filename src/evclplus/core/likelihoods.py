@@ -93,6 +93,19 @@ class Regression:
 
 
 @dataclass(frozen=True)
+class SquaredNorm:
+    """|f(x)|^2, whatever the labels: what MAS takes the gradient of."""
+
+    def __call__(self, output: Tensor, y: Tensor, /) -> Tensor:
+        return output.square().sum(1).mean()
+
+    def directions(
+        self, output: Tensor, y: Tensor, labels: Labels, generator: torch.Generator
+    ) -> Directions:
+        yield 2 * output, torch.ones(len(output), dtype=output.dtype, device=output.device)
+
+
+@dataclass(frozen=True)
 class OwnCriterion:
     """A user's own mean loss over a batch, from (outputs, y). Nothing is known of its labels, so
     the Fisher is the empirical one."""

@@ -12,6 +12,7 @@ from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
 from evclplus.methods.joint import Joint
+from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.space import Space
 from evclplus.methods.synaptic import SynapticIntelligence
@@ -77,6 +78,7 @@ METHODS: dict[str, Entry] = {
     "vcl-kcenter": _with_coreset(VCL, "kcenter", "VCL with a k-center coreset.", ("#332288", "<")),
     "ewc": _plain(EWC),
     "si": _plain(SynapticIntelligence),
+    "mas": _plain(MemoryAwareSynapses),
     "er": _plain(ExperienceReplay),
     "coreset-random": _with_coreset(
         VCL, "random", "A random coreset alone.", ("#CC79A7", "P"), alone=True

@@ -8,7 +8,6 @@
 w_i is how much of the loss's fall weight i brought about. It keeps the last weights and O.
 """
 
-from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -16,21 +15,10 @@ from torch import Tensor
 
 from evclplus.core.engine import Gradient, Running, Step, Terms
 from evclplus.core.gaussian import MeanField
-from evclplus.core.tree import per_weight
 from evclplus.methods.base import Lesson, Start, Trained
-from evclplus.methods.calibrated import Calibrated
-from evclplus.methods.function_space import FunctionSpace, HeldHeads
+from evclplus.methods.calibrated import Calibrated, Importance
+from evclplus.methods.function_space import FunctionSpace
 from evclplus.methods.space import TRAINING, Log, Space
-
-
-@dataclass(frozen=True)
-class Importance:
-    """The last weights, how important each was to all tasks so far, and while a task is learned
-    the heads that are held."""
-
-    prior: MeanField
-    omega: Tensor = per_weight()
-    held: HeldHeads = field(default_factory=HeldHeads)
 
 
 class SynapticIntelligence(Calibrated, FunctionSpace):
