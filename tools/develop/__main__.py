@@ -55,7 +55,7 @@ def table(found: list[dict[str, Any]]) -> str:
     ]
     for case in complete:
         lines.append(
-            f"| {case}: {CASES[case].about} | {final['chosen', case]:.1f} "
+            f"| {case}: {' '.join(CASES[case].about.split())} | {final['chosen', case]:.1f} "
             f"| {learning['chosen', case]:.1f} | {learning['finetune', case]:.1f} "
             f"| {final[best[case], case]:.1f} | {GRID[best[case]].about} |"
         )

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from evclplus.errors import StateError
-from evclplus.experiments.config import load_grid
 from evclplus.methods import method
 from tools.bench import whole_run as module
 from tools.bench.our_run import our_run
@@ -32,9 +31,9 @@ def test_both_runs_evaluate_every_seen_task_after_each() -> None:
 def test_the_command_line_has_the_recommended_settings(tmp_path: Path) -> None:
     words = our_command("split-mnist", 10, 12_000, tmp_path)
     assert words[:3] == ["-m", "evclplus", "run"]
-    assignments = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
-    plan = load_grid(None, {"benchmark": "split-mnist"}, assignments)
-    assert method("evcl+", **plan.options["evcl+"]) == RECOMMENDED
+    assert words[words.index("--method") + 1] == "evcl+"
+    assert "--set" not in words
+    assert method("evcl+") == RECOMMENDED
     assert words[words.index("--epochs") + 1] == "10"
 
 
