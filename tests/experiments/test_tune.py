@@ -115,7 +115,7 @@ def test_a_killed_trial_is_repeated_and_does_not_count(tmp_path: Path) -> None:
     search = Search("split-digits", "vcl", tmp_path / "results" / "search")
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        if search.journal.exists() and 'start_epochs","param' in search.journal.read_text():
+        if search.journal.exists() and 'prior_variance","param' in search.journal.read_text():
             break
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
