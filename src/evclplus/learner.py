@@ -18,7 +18,7 @@ from evclplus.checks import (
     usable_device,
 )
 from evclplus.core import tree
-from evclplus.core.batches import Source, batches_per_epoch
+from evclplus.core.batches import batches_per_epoch
 from evclplus.core.examples import Examples, rows_at_once
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead, new_weights
@@ -153,10 +153,10 @@ class Learner:
         self._check_outputs(network, q, task)
         trainer = self._trainer(f"task {len(self.learned) + 1} ({task.name})")
         lesson = self._lesson(network, q, memory, task, trainer)
-        if self.training.epochs is None:
-            batches = batches_per_epoch(Source((task.train,)), self.training.batch_size)
-            lesson.calibrated["epochs"] = self.training.epochs_of(batches)
         start = self.method.begin(lesson)
+        if self.training.epochs is None and start.sources:
+            batches = batches_per_epoch(start.sources[0], self.training.batch_size)
+            lesson.calibrated["epochs"] = self.training.epochs_of(batches)
         trained = trainer(
             self.method, network, start.q, start.memory, start.sources, purpose="train"
         )
