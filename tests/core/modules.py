@@ -12,9 +12,9 @@ from evclplus.core.engine import Problem
 from evclplus.core.gaussian import MeanField
 from evclplus.core.network import BayesianNetwork
 from evclplus.methods.base import Nothing
-from evclplus.methods.calibrated import Importance
 from evclplus.methods.coreset import WithCoreset
 from evclplus.methods.elastic import Anchored
+from evclplus.methods.importance import Importance
 from evclplus.methods.variational import Posterior
 
 CLASSES = 3

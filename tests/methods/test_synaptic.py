@@ -14,7 +14,7 @@ from evclplus.core.engine import Problem, State, StepGradient, likelihood_gradie
 from evclplus.core.gaussian import MeanField
 from evclplus.core.network import BayesianNetwork
 from evclplus.methods.base import Lesson, Start, Trained
-from evclplus.methods.calibrated import Importance
+from evclplus.methods.importance import Importance
 from tests.helpers import (
     begun,
     blobs,

@@ -9,7 +9,6 @@ where that is known, what leaving the task's solution really costs. A diagonal F
 does not: predictions saturate, and thousands of weights move together.
 """
 
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -17,19 +16,7 @@ from torch import Tensor
 
 from evclplus.core.calibration import rise_of_loss, secant_strength
 from evclplus.core.gaussian import MeanField
-from evclplus.core.tree import per_weight
 from evclplus.methods.base import Lesson, Method
-from evclplus.methods.function_space import HeldHeads
-
-
-@dataclass(frozen=True)
-class Importance:
-    """The last weights, how important each was to all tasks so far, and while a task is learned
-    the heads that are held."""
-
-    prior: MeanField
-    omega: Tensor = per_weight()
-    held: HeldHeads = field(default_factory=HeldHeads)
 
 
 class Calibrated(Method):

@@ -8,7 +8,7 @@
 w_i is how much of the loss's fall weight i brought about. It keeps the last weights and O.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
@@ -16,31 +16,23 @@ from torch import Tensor
 from evclplus.core.engine import Gradient, Running, Step, Terms
 from evclplus.core.gaussian import MeanField
 from evclplus.methods.base import Lesson, Start, Trained
-from evclplus.methods.calibrated import Calibrated, Importance
-from evclplus.methods.function_space import FunctionSpace
+from evclplus.methods.importance import ByImportance, Importance
 from evclplus.methods.space import TRAINING, Log, Space
 
 
-class SynapticIntelligence(Calibrated, FunctionSpace):
+class SynapticIntelligence(ByImportance):
     """Point weights held in proportion to what each contributed to learning."""
 
     name: ClassVar[str] = "si"
     colour: ClassVar[str] = "#117733"
     marker: ClassVar[str] = "p"
-    memory_type: ClassVar[type] = Importance
     space: ClassVar[Space] = TRAINING | {"c": Log(1e-3, 1e3), "xi": Log(1e-4, 1.0)}
 
     c: float = Field(1.0, ge=0, description="strength of the penalty")
-    calibration: Literal["secant", "none"] = Field(
-        "none", description="secant: scale a task's importances so that one c suits every dataset"
-    )
     xi: float = Field(1e-3, gt=0, description="bounds the importance of a weight that stood still")
 
-    def first_memory(self, q: MeanField) -> Importance:
-        return Importance(q, q.mean.new_zeros(q.mean.shape))
-
     def regulariser(self, q: MeanField, memory: Importance, examples: Tensor) -> Terms:
-        return {"penalty": self.c * (memory.omega * (q.mean - memory.prior.mean).square()).sum()}
+        return {"penalty": self.penalty(q, memory, self.c)}
 
     def trace(self, q: MeanField) -> Running:
         return {"path": q.mean.new_zeros(q.mean.shape)}
@@ -51,5 +43,4 @@ class SynapticIntelligence(Calibrated, FunctionSpace):
     def end(self, lesson: Lesson, start: Start, trained: Trained) -> Importance:
         moved = (trained.q.mean - start.q.mean).square()
         omega = trained.running["path"] / (moved + self.xi)
-        omega = start.memory.omega + self.calibrated(lesson, trained.q, omega)
-        return Importance(trained.q, omega.clamp_min(0))
+        return self.kept(lesson, start, trained, omega)
