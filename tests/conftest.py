@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from evclplus.data.cache import cache_folder
 from evclplus.data.datasets import DATASETS
 from evclplus.data.local import Found, find
+from evclplus.files import cache_folder
 
 torch.set_num_threads(1)
 

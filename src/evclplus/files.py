@@ -49,3 +49,13 @@ def check_target(path: Path, overwrite: bool) -> None:
     if path.exists() and not overwrite:
         raise FileError(f"{path} exists; pass --overwrite or another name")
     make_folder(path.parent)
+
+
+def cache_folder() -> Path:
+    """`EVCLPLUS_CACHE`, or the platform's own folder for caches."""
+    chosen = os.environ.get("EVCLPLUS_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    import platformdirs  # here: rarely needed
+
+    return Path(platformdirs.user_cache_dir("evclplus"))

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from evclplus.core import tree
 from evclplus.core.batches import steps_of_epoch
-from evclplus.core.compiled import CompiledLikelihood, CompiledUpdate, Graphs
+from evclplus.core.compiled import CompiledLikelihood, CompiledUpdate
 from evclplus.core.engine import Problem, State, StepGradient, likelihood_gradient, loss, update
 from evclplus.core.gaussian import MeanField
+from evclplus.core.graphs import Graphs
 from evclplus.core.noise import Noise, new_seeds
 from evclplus.learner import Learner
 from evclplus.methods import KINDS

@@ -13,13 +13,7 @@ from torch import Tensor
 
 from evclplus.callbacks import Callback
 from evclplus.core.batches import Source, batches_per_epoch, steps_of_epoch
-from evclplus.core.compiled import (
-    CompiledLikelihood,
-    CompiledUpdate,
-    Graphs,
-    can_be_compiled,
-    shared_graphs,
-)
+from evclplus.core.compiled import CompiledLikelihood, CompiledUpdate, can_be_compiled
 from evclplus.core.engine import (
     SMALL_RATE,
     LikelihoodFunction,
@@ -33,6 +27,7 @@ from evclplus.core.engine import (
     update,
 )
 from evclplus.core.gaussian import MeanField
+from evclplus.core.graphs import Graphs, shared_graphs
 from evclplus.core.likelihoods import Classification, Likelihood
 from evclplus.core.network import BayesianNetwork
 from evclplus.core.noise import Noise, new_seeds

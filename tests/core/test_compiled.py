@@ -21,11 +21,11 @@ from torch.fx import GraphModule
 import evclplus as ec
 from evclplus.callbacks import Callback
 from evclplus.core import compiled
+from evclplus.core import graphs as graphs_module
 from evclplus.core.batches import Batch, Source
 from evclplus.core.compiled import (
     CompiledLikelihood,
     CompiledUpdate,
-    Graphs,
     can_be_compiled,
 )
 from evclplus.core.engine import (
@@ -38,6 +38,7 @@ from evclplus.core.engine import (
 )
 from evclplus.core.examples import Examples, View
 from evclplus.core.gaussian import MeanField
+from evclplus.core.graphs import Graphs
 from evclplus.core.heads import MultiHead
 from evclplus.core.likelihoods import OwnCriterion, Regression
 from evclplus.core.network import BayesianNetwork
@@ -74,7 +75,7 @@ def as_it_is(trace: GraphModule, arguments: Sequence[object]) -> Callable[..., A
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> Graphs:
     """Traces instead of compiled graphs."""
-    monkeypatch.setattr(compiled, "_compiled", as_it_is)
+    monkeypatch.setattr(graphs_module, "_compiled", as_it_is)
     return Graphs()
 
 
@@ -604,7 +605,7 @@ def test_an_update_that_fails_leaves_nothing_half_done(
             return trace
         raise RuntimeError("no room left")
 
-    monkeypatch.setattr(compiled, "_compiled", only_the_first)
+    monkeypatch.setattr(graphs_module, "_compiled", only_the_first)
     graphs = Graphs()
     with caplog.at_level("WARNING", logger="evclplus"):
         found, forms = trained("on", graphs)
@@ -626,7 +627,7 @@ def test_a_graph_that_is_not_the_definition_is_refused(
         trace.recompile()
         return trace
 
-    monkeypatch.setattr(compiled, "_compiled", wrongly)
+    monkeypatch.setattr(graphs_module, "_compiled", wrongly)
     assert_falls_back(caplog, "the compiled gradient is not that of the definition")
 
 
@@ -645,7 +646,7 @@ def test_a_gradient_that_flips_at_a_kink_is_no_reason_to_give_a_graph_up(
 
         return run
 
-    monkeypatch.setattr(compiled, "_compiled", off_at_first)
+    monkeypatch.setattr(graphs_module, "_compiled", off_at_first)
     problem, _ = three_heads(())
     q, batch = posterior(problem.network), batch_for((4,))
     if is_kept:

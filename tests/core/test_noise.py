@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from evclplus.core import noise
-from evclplus.core.compiled import Argument, Graphs
+from evclplus.core.graphs import Argument, Graphs
 from evclplus.core.noise import Noise, mixed, new_noise, new_seeds
 
 

@@ -1,26 +1,23 @@
-"""The two functions of `core/engine.py` compiled: the only form of speed, and the only file that
-knows how torch compiles.
+"""The two functions of `core/engine.py` compiled; `core/graphs.py` has how. The only form of speed.
 
-A function is run once while its operations are traced (make_fx), and the trace is compiled
-(torch.compile, without the questions that it would ask before every call). What Python decides
-on the way is decided once and for all, so only networks made of modules known to decide nothing
-are taken. A compiled gradient is checked against the definition before it is used.
+What Python decides while a function is traced is decided once and for all, so only networks made of
+modules known to decide nothing are taken. A compiled gradient is checked against the definition
+before it is used.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from itertools import compress, count
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule
 
 from evclplus.core import tree
 from evclplus.core.batches import Batch
 from evclplus.core.engine import Problem, Terms, Vectors, likelihood_gradient, update
 from evclplus.core.gaussian import Layout
+from evclplus.core.graphs import Argument, Graph, Graphs
 from evclplus.core.heads import MultiHead
 from evclplus.core.layers import LOCAL_LAYERS
 from evclplus.core.network import BayesianNetwork
@@ -43,17 +40,6 @@ USUAL_BATCH = 256
 TRIES = 3
 """Draws of noise that a new graph may be tried with."""
 
-OPTIONS: dict[str, Any] = {
-    # Whoever calls a graph here answers for its arguments.
-    "guard_filter_fn": lambda guards: [False] * len(guards),
-    # The processor says what it has; compiling a program for each answer takes ten seconds.
-    "cpp.vec_isa_ok": True,
-}
-
-SYMBOLIC_COUNT = torch.ops.aten.sym_numel.default
-
-Function = Callable[..., tuple[Tensor, ...]]
-
 
 def can_be_compiled(network: BayesianNetwork) -> bool:
     """Whether the network is on the processor, made of known modules and learns all its weights."""
@@ -66,94 +52,6 @@ def _is_known(module: nn.Module) -> bool:
     hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
     has_heads = isinstance(module, MultiHead) and type(module).forward is MultiHead.forward
     return not hooked and (type(module) in KNOWN_MODULES or has_heads)
-
-
-@dataclass(frozen=True)
-class Argument:
-    """A tensor that a graph reads. The first size of some may be another one in the next call."""
-
-    tensor: Tensor
-    any_size: bool = False
-
-    @property
-    def form(self) -> object:
-        size = "any" if self.any_size else self.tensor.shape[:1]
-        return size, self.tensor.shape[1:], self.tensor.stride(), self.tensor.dtype
-
-
-@dataclass(frozen=True)
-class Graph:
-    """A compiled function, which of the arguments it reads, and what these must look like."""
-
-    function: Function
-    used: tuple[bool, ...]
-    forms: tuple[object, ...]
-
-    def __call__(self, arguments: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return self.function(*compress(arguments, self.used))
-
-
-class Graphs:
-    """Compiled functions, each by a key that says what it was made from. Tasks, heads and networks
-    of one kind share them."""
-
-    def __init__(self) -> None:
-        self.made: dict[object, list[Graph]] = {}
-
-    def find(self, key: object, function: Function, arguments: Sequence[Argument]) -> Graph:
-        """The graph for these arguments, compiled if need be. An argument that it does not read may
-        have any form."""
-        for graph in self.made.get(key, []):
-            if tuple(one.form for one in compress(arguments, graph.used)) == graph.forms:
-                return graph
-        trace, used = _traced(function, [one.tensor for one in arguments])
-        read = list(compress(arguments, used))
-        graph = Graph(_compiled(trace, read), used, tuple(one.form for one in read))
-        self.made.setdefault(key, []).append(graph)
-        return graph
-
-
-@cache
-def shared_graphs() -> Graphs:
-    """Those of this process."""
-    return Graphs()
-
-
-def _traced(
-    function: Function, arguments: Sequence[Tensor]
-) -> tuple[GraphModule, tuple[bool, ...]]:
-    """The operations of a function for any sizes, and which arguments they read."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # here: it takes a third of a second
-
-    trace = make_fx(function, tracing_mode="symbolic")(*arguments)
-    placeholders = trace.graph.find_nodes(op="placeholder")
-    trace.graph.eliminate_dead_code()
-    used = tuple(bool(node.users) for node in placeholders)
-    for node, is_used in zip(placeholders, used, strict=True):
-        if not is_used:
-            trace.graph.erase_node(node)
-    # Asked of a convolution's output and the like, and refused by torch's compiler in this form.
-    for node in trace.graph.find_nodes(op="call_function", target=SYMBOLIC_COUNT):
-        node.op, node.target = "call_method", "numel"
-    # A tensor that is not an argument would be somebody else's for whoever comes next.
-    assert not [node for node in trace.graph.nodes if node.op == "get_attr"]
-    trace.recompile()
-    return trace, used
-
-
-def _compiled(trace: GraphModule, arguments: Sequence[Argument]) -> Function:
-    """Compiled at once, with copies, because some arguments are changed in place."""
-    import torch._dynamo  # here: it takes half a second
-
-    function: Function = torch.compile(trace, fullgraph=True, dynamic=False, options=OPTIONS)
-    copies = []
-    for one in arguments:
-        like = one.tensor
-        copies.append(torch.empty_strided(like.shape, like.stride(), dtype=like.dtype).copy_(like))
-        if one.any_size:
-            torch._dynamo.mark_dynamic(copies[-1], 0)
-    function(*copies)
-    return function
 
 
 # The likelihood's gradient.

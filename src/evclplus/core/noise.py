@@ -45,8 +45,8 @@ class Noise:
 
 
 def _is_traced(tensor: Tensor) -> bool:
-    """Whether there is a size that is no number yet: nothing can be cut into blocks then."""
-    return any(isinstance(size, torch.SymInt) for size in tensor.shape)
+    """Whether it stands for a tensor that is not there yet: a trace needs no blocks."""
+    return type(tensor) is not Tensor
 
 
 def _pairs(places: Tensor, seed: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -10,17 +10,6 @@ import numpy as np
 from evclplus.data.readers import Bytes
 
 
-def cache_folder() -> Path:
-    """`EVCLPLUS_CACHE`, or the platform's own folder for caches."""
-    chosen = os.environ.get("EVCLPLUS_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    # Imported here: it is slow to import and rarely needed.
-    import pooch
-
-    return Path(pooch.os_cache("evclplus"))
-
-
 def open_array(path: Path, shape: tuple[int, ...]) -> Bytes | None:
     """A cached array, mapped; None if it is not there or not whole.
 

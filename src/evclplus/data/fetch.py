@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from evclplus.data.cache import cache_folder
 from evclplus.data.contents import (
     Contents,
     check_content,
@@ -31,7 +30,7 @@ from evclplus.data.download import DownloadBar
 from evclplus.data.local import find
 from evclplus.data.readers import read_content
 from evclplus.errors import FileError
-from evclplus.files import make_folder, write_atomically
+from evclplus.files import cache_folder, make_folder, write_atomically
 
 
 @dataclass(frozen=True)

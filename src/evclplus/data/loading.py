@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evclplus.data.cache import cache_folder, keep_array, open_array
+from evclplus.data.cache import keep_array, open_array
 from evclplus.data.datasets import DataFile, Dataset, find_dataset
 from evclplus.data.local import find, missing
 from evclplus.data.readers import Bytes, read_cifar, read_idx
 from evclplus.errors import FileError, SettingsError
+from evclplus.files import cache_folder
 
 Input = Literal["gray28", "rgb32"]
 """gray28: luma 0.299 R + 0.587 G + 0.114 B, rounded, then 32x32 to 28x28 by Pillow's bilinear

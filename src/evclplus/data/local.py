@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from evclplus.data.cache import cache_folder
 from evclplus.data.contents import Contents, from_archive, from_paths, paths_in_folder
 from evclplus.data.datasets import DATASETS, Dataset
 from evclplus.errors import FileError
+from evclplus.files import cache_folder
 
 
 @dataclass(frozen=True)
