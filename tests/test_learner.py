@@ -10,8 +10,10 @@ from torch import Tensor, nn
 import evclplus as ec
 from evclplus.callbacks import Callback, LazyTerms
 from evclplus.checks import as_input
+from evclplus.core import examples
 from evclplus.core.examples import Examples
 from evclplus.core.likelihoods import Regression
+from evclplus.core.noise import new_seeds
 from evclplus.errors import DataError, SettingsError, StateError, TrainingError
 from evclplus.seeding import generator
 from tests.helpers import Convolutional, blobs, small_network
@@ -48,12 +50,44 @@ def test_more_samples_converge() -> None:
     assert (many - one).abs().max() > (many - few).abs().max()
 
 
+@pytest.mark.parametrize("body", ["mlp", "convnet", "attention"])
+def test_an_answer_does_not_depend_on_its_neighbours(
+    body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor on its place, nor on how the rows lie in memory or are cut to be looked at."""
+    torch.manual_seed(0)
+    network, shape = {
+        "mlp": (ec.networks.mlp(16, [12]), (16,)),
+        "convnet": (ec.networks.convnet((1, 8, 8)), (1, 8, 8)),
+        "attention": (
+            ec.MultiHead(
+                nn.Sequential(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), nn.Flatten())
+            ),
+            (4, 4),
+        ),
+    }[body]
+    x = torch.randn(30, *shape)
+    stream = ec.tasks([(x, torch.arange(30) % 3)], test=[(x, torch.arange(30) % 3)])
+    learner = ec.Learner(network, ec.VCL(initial_variance=0.1), epochs=1).learn(stream[0])
+    together = learner.predict_proba(x)
+    assert (together - learner.predict_proba(x, samples=9)).abs().max() > 1e-3
+    order = torch.randperm(30)
+    turned = learner.predict_proba(x[order])
+    torch.testing.assert_close(turned, together[order], rtol=1e-4, atol=1e-6)
+    alone = torch.cat([learner.predict_proba(x[row : row + 1]) for row in range(30)])
+    torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-6)
+    transposed = x.movedim(0, -1).contiguous().movedim(-1, 0)
+    torch.testing.assert_close(learner.predict_proba(transposed), together, rtol=1e-4, atol=1e-6)
+    monkeypatch.setattr(examples, "MOST_ROWS", 7)
+    torch.testing.assert_close(learner.predict_proba(x), together, rtol=1e-4, atol=1e-6)
+
+
 def test_probabilities_are_averaged_and_not_logits() -> None:
     learner = learned(ec.VCL(initial_variance=0.5), tasks=1, samples=2, epochs=2)
     x = 3 * blobs()[0].test.inputs()
-    draws = generator(learner.seed, 1, "predict", 0)
+    seeds = new_seeds(generator(learner.seed, 1, "predict", 0), 2)
     with torch.no_grad():
-        logits = torch.stack(list(learner.network.samples(learner.q, x, 0, draws, 2)))
+        logits = torch.stack(list(learner.network.samples(learner.q, x, 0, seeds)))
     each = logits.softmax(2)
     assert (each[0] - each[1]).abs().max() > 0.2  # two samples that say different things
     found = learner.predict_proba(x)

@@ -25,6 +25,7 @@ from evclplus.core.heads import MultiHead, new_weights
 from evclplus.core.likelihoods import Classification, Criterion, Likelihood, likelihood_of
 from evclplus.core.metrics import Scores, entropy, scores
 from evclplus.core.network import BayesianNetwork, Predicate
+from evclplus.core.noise import new_seeds
 from evclplus.errors import DataError, FileError, SettingsError, StateError
 from evclplus.methods import described, from_description
 from evclplus.methods import method as method_named
@@ -428,11 +429,12 @@ class Learner:
             raise SettingsError(f"samples = {samples} is wrong: a whole number, at least 1")
         network, q = by or self._predictor(head)
         draws = generator(self.seed, len(self.learned), "predict", head)
+        seeds = new_seeds(draws, samples)
         found = []
         for rows in x.split(rows_at_once(x)):
             part = rows.to(network.device)
             if self.method.averages_samples:
-                logits = torch.stack(list(network.samples(q, part, head, draws, samples)))
+                logits = torch.stack(list(network.samples(q, part, head, seeds)))
             else:
                 logits = network(q, part, head)[None]
             found.append(logits.to(x.device))

@@ -8,7 +8,7 @@ from torch.func import functional_call
 
 from evclplus.core.gaussian import MeanField
 from evclplus.core.network import BayesianNetwork, Weights
-from evclplus.core.noise import new_noise
+from evclplus.core.noise import new_noise, new_seeds
 from evclplus.errors import ConversionError
 
 
@@ -132,7 +132,7 @@ def test_many_samples_have_the_moments_of_single_passes(name: str) -> None:
     network = BayesianNetwork(module)
     q, x, count = posterior(network), torch.randn(3, *shape, generator=draws(1)), 4000
     with torch.no_grad():
-        together = torch.stack(list(network.samples(q, x, 0, draws(2), count)))
+        together = torch.stack(list(network.samples(q, x, 0, new_seeds(draws(2), count))))
         singly = torch.stack([network(drawn(network, q, seed), x) for seed in range(count)])
     standard_error = singly.std(0) * (2 / count) ** 0.5
     assert ((together.mean(0) - singly.mean(0)).abs() < 5 * standard_error).all()
@@ -142,7 +142,7 @@ def test_many_samples_have_the_moments_of_single_passes(name: str) -> None:
 
 def test_many_samples_of_a_layer_that_is_called_twice() -> None:
     network = BayesianNetwork(Twice())
-    found = list(network.samples(posterior(network), torch.ones(2, 4), 0, draws(), 3))
+    found = list(network.samples(posterior(network), torch.ones(2, 4), 0, new_seeds(draws(), 3)))
     assert len(found) == 3
     assert all(torch.equal(first, second) for first, second in found)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from evclplus.core import noise
 from evclplus.core.graphs import Argument, Graphs
-from evclplus.core.noise import Noise, mixed, new_noise, new_seeds
+from evclplus.core.noise import Noise, PredictionNoise, identities, mixed, new_noise, new_seeds
 
 
 @pytest.fixture(autouse=True)
@@ -133,3 +133,58 @@ def test_compiled_numbers_are_the_same() -> None:
             tensor = torch.empty(count)
             found = graph([tensor, seed])
             torch.testing.assert_close(found, two(tensor, seed), rtol=1e-5, atol=1e-6)
+
+
+# For predictions.
+
+
+def prediction_noise(x: Tensor, seed: int = 0) -> PredictionNoise:
+    return PredictionNoise(new_seeds(torch.Generator().manual_seed(seed), 1)[0], identities(x))
+
+
+def test_a_row_has_its_own_numbers_wherever_it_stands() -> None:
+    x = torch.randn(5, 3, 2)
+    turned = x.flip(0)[1:]
+    found, elsewhere = (prediction_noise(one) for one in (x, turned))
+    for shape in ((5, 7), (5, 2, 4), (5, 7)):
+        rows, others = found.of_rows(torch.empty(shape)), torch.empty((4, *shape[1:]))
+        assert torch.equal(rows.flip(0)[1:], elsewhere.of_rows(others))
+        assert len(rows.flatten(1).unique(dim=0)) == 5
+    twice = x[[0, 0, 1]]
+    first, second, third = prediction_noise(twice).of_rows(torch.empty(3, 9))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
+
+
+def test_weights_have_the_same_numbers_whatever_the_data() -> None:
+    one, other = prediction_noise(torch.randn(5, 3)), prediction_noise(torch.randn(2, 9))
+    for _ in range(2):
+        numbers = one.like(torch.empty(4, 3))
+        assert torch.equal(numbers, other.like(torch.empty(4, 3)))
+        assert len(numbers.unique()) == 12
+
+
+def test_the_numbers_of_predictions_are_normal_and_independent() -> None:
+    x = torch.randn(300, 4)
+    sources = [prediction_noise(x, seed) for seed in range(3)]
+    rows = torch.stack([one.of_rows(torch.empty(300, 201)).flatten() for one in sources])
+    other_layer = sources[0].of_rows(torch.empty(300, 201)).flatten()
+    neighbours = rows[0].view(300, 201).roll(1, dims=0).flatten()
+    rows = torch.cat([rows, other_layer[None], neighbours[None], rows[:1].roll(1, dims=1)])
+    for row in rows:
+        assert stats.kstest(row[:20_000].numpy(), "norm").pvalue > 1e-4
+        assert float(row.var()) == pytest.approx(1, abs=0.03)
+        assert float(row.pow(4).mean()) == pytest.approx(3, abs=0.15)
+    for moment in (rows, rows.square()):
+        correlations = torch.corrcoef(moment) - torch.eye(len(rows))
+        assert float(correlations.abs().max()) < 5 / rows.shape[1] ** 0.5
+
+
+def test_an_identity_follows_from_every_number_of_a_row() -> None:
+    x = torch.zeros(1, 6)
+    changed = x + torch.eye(6)
+    found = identities(torch.cat([x, changed, 2 * changed]))
+    assert len(found.unique()) == 13
+    assert torch.equal(identities(-x), identities(x))
+    assert torch.equal(identities(changed.double()), identities(changed))
+    assert torch.equal(identities(changed.byte()), identities(changed))

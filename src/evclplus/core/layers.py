@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from evclplus.core.noise import Noise
+from evclplus.core.noise import Noise, PredictionNoise
 
 SMALLEST_VARIANCE = 1e-16
 """Below this the square root of a pre-activation's variance has no usable gradient."""
@@ -56,7 +56,7 @@ class LocalLayer(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         loaded = self.loaded
         loaded.calls += 1
-        reads_data = loaded.data is None or _is_view_of(x, loaded.data)
+        reads_data = loaded.data is None or _has_rows_of(x, loaded.data)
         if not x.is_floating_point():  # whole numbers are numbers too
             x = x.to(loaded.means["weight"].dtype)
         if loaded.noise is None or not loaded.variances:
@@ -74,6 +74,8 @@ class LocalLayer(nn.Module, ABC):
                 variance = variance.clamp_min(SMALLEST_VARIANCE)
             loaded.moments = mean, variance.sqrt()
         mean, std = loaded.moments
+        if isinstance(loaded.noise, PredictionNoise):
+            return torch.addcmul(mean, std, loaded.noise.of_rows(mean))
         return torch.addcmul(mean, std, self.noise_like(mean, loaded.noise))
 
     def noise_like(self, mean: Tensor, noise: Noise) -> Tensor:
@@ -111,8 +113,6 @@ class LocalLayer(nn.Module, ABC):
 
 class LocalLinear(LocalLayer, nn.Linear):
     def noise_like(self, mean: Tensor, noise: Noise) -> Tensor:
-        if self.loaded.data is not None:
-            return noise.like(mean)
         # Counted output by output, as `moments` lays them out in training.
         return noise.like(mean.movedim(-1, 0)).movedim(0, -1)
 
@@ -170,10 +170,11 @@ LOCAL_LAYERS: dict[type[nn.Module], type[LocalLayer]] = {
 }
 
 
-def _is_view_of(x: Tensor, data: Tensor) -> bool:
-    """Whether x is the data in another shape. The data is alive, so its memory is nobody else's."""
+def _has_rows_of(x: Tensor, data: Tensor) -> bool:
+    """Whether x is the data, row by row, in another shape. The data is alive, so its memory is
+    nobody else's."""
     same_memory = x.data_ptr() == data.data_ptr() and x.numel() == data.numel()
-    return same_memory and x.is_contiguous() and data.is_contiguous()
+    return same_memory and x.is_contiguous() and len(x) % max(1, len(data)) == 0
 
 
 def draw_weight(mean: Tensor, variance: Tensor | None, noise: Noise | None) -> Tensor:

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from evclplus.core.gaussian import Layout, MeanField
 from evclplus.core.heads import Held, MultiHead
 from evclplus.core.layers import LOCAL_LAYERS, NOTHING, Loaded, LocalLayer, draw_weight
-from evclplus.core.noise import Noise, new_noise
+from evclplus.core.noise import Noise, PredictionNoise, identities
 from evclplus.errors import ConversionError
 
 Predicate = Callable[[str], bool]
@@ -210,18 +210,20 @@ class BayesianNetwork:
             noise.used = before  # as if the pass that showed it had never been
         return self(weights, x, head, held=held, training=training)
 
-    def samples(
-        self, q: MeanField, x: Tensor, head: int, generator: torch.Generator, count: int
-    ) -> Iterator[Tensor]:
-        """Outputs under `count` draws from q.
+    def samples(self, q: MeanField, x: Tensor, head: int, seeds: Tensor) -> Iterator[Tensor]:
+        """Outputs under a draw from q for each of the seeds, see `new_seeds`. A row's output does
+        not depend on the other rows.
 
-        A layer that reads the data computes its output's moments once and draws from them. Later
-        layers draw weights, one draw for all examples: half the products, less noise to make.
+        A layer that reads the data computes its output's moments once and draws from them, each row
+        its own numbers. Later layers draw weights, one draw for all examples: half the products,
+        less noise to make.
         """
         layers: dict[str, Loaded] = {}
-        for _ in range(count):
+        x = x.contiguous()  # whatever its layout in memory, the same numbers are the same data
+        rows = identities(x)
+        for seed in seeds:
             output = None
-            noise = new_noise(generator)
+            noise = PredictionNoise(seed, rows)
             while output is None:
                 noise.used = 0
                 weights = self.weights(q, noise)

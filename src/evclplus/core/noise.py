@@ -4,6 +4,7 @@ Every number is made by operations on whole tensors, so that a compiler can fuse
 threads or devices gives the same ones, and a compiled step draws what an uncompiled one draws.
 """
 
+from functools import cache
 from math import pi
 
 import torch
@@ -60,6 +61,60 @@ def _pairs(places: Tensor, seed: tuple[Tensor, ...], dtype: torch.dtype) -> tupl
     return radius * angle.cos(), radius * angle.sin()
 
 
+class PredictionNoise(Noise):
+    """Normal numbers for predictions: those of a row of data follow from what is in it, so that an
+    answer does not depend on the other rows it is asked with.
+
+    Nothing is compiled here, so a number is looked up: 16 bits choose one of as many equally likely
+    values, which takes a fifth of the time of Box and Muller's formula.
+    """
+
+    def __init__(self, seed: Tensor, identities: Tensor) -> None:
+        super().__init__(seed)
+        self.identities = identities
+
+    def like(self, tensor: Tensor) -> Tensor:
+        return self._numbers(torch.zeros_like(self.identities[:1]), tensor)
+
+    def of_rows(self, tensor: Tensor) -> Tensor:
+        """For a tensor that has, first to last, as many numbers for each row of the data."""
+        return self._numbers(self.identities, tensor)
+
+    def _numbers(self, identities: Tensor, tensor: Tensor) -> Tensor:
+        each = tensor.numel() // len(identities)
+        start, self.used = self.used, self.used + (each + 1) // 2
+        places = torch.arange(start, self.used, dtype=torch.int32, device=tensor.device)
+        first, second, third, fourth = self.seed.to(tensor.device).unbind()
+        columns = mixed((places ^ first) * (second | 1)) ^ third
+        rows = mixed(identities.to(tensor.device) ^ fourth)
+        # Both are mixed well already, so what they make together takes half a round more.
+        bits = (rows[:, None] ^ columns).mul_(_wrapped(0x85EBCA6B))
+        bits.bitwise_xor_(_shifted(bits, 15)).mul_(_wrapped(0xC2B2AE35))
+        chosen = bits.view(torch.uint16)[:, :each].to(torch.int32).flatten()
+        table = _equally_likely(tensor.dtype, tensor.device)
+        return table.index_select(0, chosen).view(tensor.shape)
+
+
+@cache
+def _equally_likely(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """65,536 values of a standard normal number, in the middle of as many equal shares; their
+    variance is one."""
+    middles = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
+    values = torch.special.ndtri(middles)
+    return (values / values.square().mean().sqrt()).to(device, dtype)
+
+
+def identities(x: Tensor) -> Tensor:
+    """An integer for each row of some data that follows from all of its numbers."""
+    rows = x.flatten(1) if x.dim() > 1 else x[:, None]
+    # Zero is added because minus zero is the same number in other bits.
+    bits = (rows.float() + 0.0).contiguous().view(torch.int32)
+    places = torch.arange(bits.shape[1], dtype=torch.int32, device=x.device)
+    factors = mixed(places + 1) | 1
+    # Mixed first, because simple numbers such as 2.0 differ in few bits, and those the highest.
+    return mixed((mixed(bits) * factors).sum(1, dtype=torch.int32))
+
+
 def new_seeds(generator: torch.Generator, count: int) -> Tensor:
     """A row of four random integers for each of `count` `Noise`s."""
     return torch.randint(-(2**31), 2**31, (count, 4), dtype=torch.int32, generator=generator)
@@ -84,4 +139,4 @@ def _wrapped(number: int) -> int:
 
 def _shifted(bits: Tensor, places: int) -> Tensor:
     """To the right, filled up with zeros: torch's own shift fills up with the sign."""
-    return torch.bitwise_and(bits >> places, 2 ** (32 - places) - 1)
+    return (bits >> places).bitwise_and_(2 ** (32 - places) - 1)
