@@ -21,10 +21,10 @@ from evclplus.experiments.compare import Cell
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.estimate import Estimate, cost, duration
 from evclplus.experiments.presets import Chosen, Preset, Reported, load_preset
-from evclplus.experiments.report import terminal_table
 from evclplus.experiments.report.across import verdict
 from evclplus.experiments.report.comparison import UNCOMMITTED
 from evclplus.experiments.report.statistics import spread
+from evclplus.experiments.report.terminal import terminal_table
 from evclplus.experiments.reproduce import Selection, write_reports
 from evclplus.experiments.run import resolve
 from evclplus.experiments.store import find_records

@@ -9,7 +9,7 @@ import pytest
 from evclplus.errors import FileError
 from evclplus.experiments.cli import main
 from evclplus.experiments.record import Record
-from evclplus.experiments.report import report
+from evclplus.experiments.report.folder import report
 from evclplus.experiments.run import finished
 from evclplus.experiments.store import PACKED, find_record, find_records, pack
 from tests.experiments.report.record_factory import make_record

@@ -266,7 +266,7 @@ def report(
     ] = None,
 ) -> None:
     """Turn records into a page, tables (CSV, Markdown, LaTeX) and figures (SVG, PNG)."""
-    from evclplus.experiments.report import report as write_report
+    from evclplus.experiments.report.folder import report as write_report
     from evclplus.experiments.store import find_records
 
     written = write_report(folder, out)
@@ -446,7 +446,7 @@ def _compare(grid: Grid, out: Path, jobs: int | None, overwrite: bool) -> None:
 
 
 def _show(records: "list[Record]") -> None:
-    from evclplus.experiments.report import terminal_table
+    from evclplus.experiments.report.terminal import terminal_table
 
     console.print(terminal_table(records))
 

@@ -14,9 +14,9 @@ from evclplus.experiments.estimate import Estimate
 from evclplus.experiments.pool import Event, Listener, work_through
 from evclplus.experiments.presets import Preset
 from evclplus.experiments.record import Record
-from evclplus.experiments.report import report
 from evclplus.experiments.report.across import RULE, Across, terminal
 from evclplus.experiments.report.comparison import UNCOMMITTED
+from evclplus.experiments.report.folder import report
 from evclplus.experiments.store import find_record, find_records
 from evclplus.files import make_folder, write_atomically
 from evclplus.methods import method, options_of

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from evclplus.errors import FileError
-from evclplus.experiments.report import Report, report
 from evclplus.experiments.report.comparison import comparisons_of
 from evclplus.experiments.report.figures import _draw_curve
+from evclplus.experiments.report.folder import Report, report
 from evclplus.methods import METHODS
 from tests.experiments.report.record_factory import (
     TASKS,

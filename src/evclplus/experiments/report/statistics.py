@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 CONFIDENCE = 0.95
 SMALLEST_DEVIATION = 1e-12
@@ -84,6 +83,8 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def _t_interval(mean: float, deviation: float, count: int) -> Interval:
+    from scipy import stats  # here: it takes a second to import
+
     quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
     half = quantile * deviation / math.sqrt(count)
     return Interval(mean - half, mean + half)
@@ -95,4 +96,6 @@ def _p_value(differences: Spread) -> float | None:
     if mean is None or deviation is None or deviation < SMALLEST_DEVIATION:
         return None
     statistic = abs(mean) / (deviation / math.sqrt(differences.count))
+    from scipy import stats
+
     return float(2 * stats.t.sf(statistic, differences.count - 1))
