@@ -189,8 +189,9 @@ def _output_gradients(logits: Tensor, direction: Tensor, record: Passed) -> dict
     if not record:
         return {}
     outputs = [output for _, output in record.values()]
+    # Of a sum: given a vector of directions, torch imports half a second of what it does not need.
     gradients = torch.autograd.grad(
-        logits, outputs, direction, retain_graph=True, allow_unused=True
+        (logits * direction).sum(), outputs, retain_graph=True, allow_unused=True
     )
     pairs = zip(record, gradients, strict=True)
     return {path: gradient for path, gradient in pairs if gradient is not None}
