@@ -80,6 +80,23 @@ def test_save_load_go_on_equals_never_having_stopped(
     assert again.evaluate(stream) == straight.evaluate(stream)
 
 
+@pytest.mark.parametrize("method", ["vcl", "finetune"])
+@pytest.mark.parametrize("scenario", ["task", "class"])
+def test_an_optimiser_that_is_kept_is_saved(method: str, scenario: str, tmp_path: Path) -> None:
+    stream = blobs(tasks=4, scenario=scenario)
+    straight = ec.Learner(small_network(), method, keep_optimiser=True, **TRAINING)
+    straight.learn(stream[0]).learn(stream[1])
+    again = ec.Learner.load(straight.save(tmp_path / "model"))
+    forgot = ec.Learner.load(tmp_path / "model")
+    forgot.moments = None
+    for learner in (straight, again, forgot):
+        learner.learn(stream[2])
+    assert_same(again, straight)
+    assert again.moments is not None
+    assert again.moments.steps == 3 * 5 * 3
+    assert not torch.equal(forgot.q.mean, straight.q.mean)
+
+
 def two_layers(features: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(features, 5), nn.ReLU(), nn.Linear(5, outputs))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import evclplus as ec
 from evclplus.benchmarks.registry import BENCHMARKS
-from evclplus.core.engine import Gradient, Running, Step, Terms
+from evclplus.core.engine import Gradient, Here, Running, Step, Terms
 from evclplus.core.gaussian import MeanField
 from evclplus.errors import FileError
 from evclplus.experiments.config import Experiment
@@ -17,7 +17,7 @@ from evclplus.experiments.run import resolve, run
 from evclplus.methods import KINDS, METHODS, _plain, described, from_description, options_of
 from evclplus.methods.base import Nothing, Role
 from evclplus.methods.space import Log
-from evclplus.settings import Settings, Training
+from evclplus.settings import Optimiser, Settings, Training
 from evclplus.testing import check_compiled, check_method, example_learner, example_stream
 
 FEW = {"coreset_size": 10, "coreset_epochs": 30}
@@ -86,7 +86,7 @@ def test_every_kind_of_method_can_be_loaded_by_its_name() -> None:
 class Halved(ec.Method):
     name: ClassVar[str] = "halved"
 
-    def move(self, step: Step, memory: Nothing) -> Step:
+    def move(self, step: Step, memory: Nothing, here: Here) -> Step:
         return Step(step.mean / 2, step.log_std)
 
 
@@ -121,6 +121,11 @@ class Recording(ec.FineTune):
     def averages_samples(self) -> bool:
         CALLED.append("averages_samples")
         return super().averages_samples
+
+    @property
+    def optimisers(self) -> tuple[Optimiser, ...]:
+        CALLED.append("optimisers")
+        return super().optimisers
 
     @property
     def memory_types(self) -> tuple[type, ...]:
@@ -160,10 +165,10 @@ class Recording(ec.FineTune):
         assert memory == Nothing()
         return super().regulariser(q, memory, examples)
 
-    def move(self, step: Step, memory: Any) -> Step:
+    def move(self, step: Step, memory: Any, here: Here) -> Step:
         CALLED.append("move")
         assert memory == Nothing()
-        return super().move(step, memory)
+        return super().move(step, memory, here)
 
     def trace(self, q: MeanField) -> Running:
         CALLED.append("trace")
@@ -207,7 +212,7 @@ def test_a_coreset_forwards_every_verb(tmp_path: Path) -> None:
     asked = called(lambda: learner.predict(stream[0].test.inputs(), task=0))
     path = learner.save(tmp_path)
     loaded = called(lambda: ec.Learner.load(path, method=method))
-    assert {"is_point", "initial", "first_memory"} <= made
+    assert {"is_point", "optimisers", "initial", "first_memory"} <= made
     steps = {"likelihood", "regulariser", "move", "trace", "follow"}
     assert steps | {"begin", "end"} <= trained
     assert {"predictor", "averages_samples"} <= asked

@@ -12,7 +12,7 @@ from pydantic import PrivateAttr
 from torch import Tensor
 
 import evclplus as ec
-from evclplus.core.engine import Step, Terms
+from evclplus.core.engine import Here, Step, Terms
 from evclplus.methods.base import Lesson, Start, Trained
 from evclplus.testing import check_compiled, check_method, example_learner, example_stream
 
@@ -81,7 +81,7 @@ class AnswersByTheCount(Counting):
 
 
 class CountsInItsMove(Counting):
-    def move(self, step: Step, memory: Counted) -> Step:
+    def move(self, step: Step, memory: Counted, here: Here) -> Step:
         memory.count.add_(1)
         return step
 

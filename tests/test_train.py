@@ -14,11 +14,11 @@ from evclplus.core.batches import Batch, Source
 from evclplus.core.engine import StepGradient, Terms
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
-from evclplus.core.network import BayesianNetwork
-from evclplus.errors import TrainingError
-from evclplus.methods.base import Nothing
+from evclplus.core.network import BayesianNetwork, Weights
+from evclplus.errors import SettingsError, TrainingError
+from evclplus.methods.base import Lesson, Nothing, Start
 from evclplus.methods.variational import Posterior
-from evclplus.settings import Training
+from evclplus.settings import Optimiser, Training
 from evclplus.train import Trainer, flushed_denormals, learning_rate
 
 
@@ -204,3 +204,151 @@ def test_denormal_numbers_count_as_before_afterwards() -> None:
     with flushed_denormals():
         assert bool(small * 1 == 0)
     assert bool(small * 1 == 0) == before
+
+
+# Optimisers
+
+
+class PlainSteps(ec.FineTune):
+    @property
+    def optimisers(self) -> tuple[Optimiser, ...]:
+        return ("sgd",)
+
+
+def learner(method: ec.Method, **settings: Any) -> ec.Learner:
+    return ec.Learner(nn.Linear(4, 3), method, epochs=2, batch_size=4, **settings)
+
+
+def test_a_method_gets_an_optimiser_that_it_works_with_and_a_rate_for_it() -> None:
+    usual, plain = learner(ec.FineTune()).training, learner(PlainSteps()).training
+    assert (usual.optimiser, usual.learning_rate) == ("adam", 3e-3)
+    assert (plain.optimiser, plain.learning_rate) == ("sgd", 0.1)
+    asked = learner(ec.FineTune(), optimiser="sgd", momentum=0.5).training
+    assert (asked.optimiser, asked.learning_rate, asked.momentum) == ("sgd", 0.1, 0.5)
+    assert learner(PlainSteps(), learning_rate=0.3).training.learning_rate == 0.3
+    coreset = learner(ec.Coreset(method=PlainSteps(), coreset_size=1)).training
+    assert coreset.optimiser == "sgd"
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        (
+            PlainSteps(),
+            {"optimiser": "adam"},
+            "does not work with optimiser = 'adam'",
+        ),
+        (ec.FineTune(), {"momentum": 0.9}, "momentum = 0.9 is for optimiser = 'sgd'"),
+        (ec.FineTune(), {"optimiser": "sdg"}, "optimiser = 'sdg' is wrong: .*'adam' or 'sgd'"),
+    ],
+)
+def test_an_optimiser_that_does_not_fit_is_refused(
+    method: ec.Method, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        learner(method, **settings)
+
+
+def test_a_method_inside_another_gets_an_optimiser_that_it_works_with() -> None:
+    network, q = problem()
+    sources = (Source((examples(),)),)
+    inner = trainer(training=Training(epochs=2, batch_size=4, optimiser="adam", compile="off"))
+    alone = trainer(training=Training(epochs=2, batch_size=4, optimiser="sgd", compile="off"))
+    found, expected = (
+        one(PlainSteps(), network, q, Nothing(), sources, purpose="test", at_mean=True).q.mean
+        for one in (inner, alone)
+    )
+    assert torch.equal(found, expected)
+    assert not torch.equal(found, q.mean)
+
+
+def two_tasks() -> ec.Stream:
+    data = [torch.randn(12, 4, generator=torch.Generator().manual_seed(i)) for i in (0, 1)]
+    return ec.tasks([(x, torch.arange(12) % 3) for x in data], scenario="domain")
+
+
+def by_torch(stream: ec.Stream, module: nn.Module, optimiser: torch.optim.Optimizer) -> Tensor:
+    """Five steps on all examples of each task, with one optimiser for both."""
+    for task in stream:
+        for _ in range(5):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(module(task.train.inputs()), task.train.labels).backward()
+            optimiser.step()
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+def test_an_optimiser_that_is_kept_goes_on_as_torchs_does(optimiser: Optimiser) -> None:
+    torch.manual_seed(0)
+    stream, module = two_tasks(), nn.Linear(4, 3)
+    settings: dict[str, Any] = {
+        "epochs": 5,
+        "batch_size": 100,
+        "optimiser": optimiser,
+        "learning_rate": 0.05,
+        "momentum": 0.9 if optimiser == "sgd" else 0.0,
+        "schedule": "constant",
+    }
+    found = {}
+    for keep in (True, False):
+        one = ec.Learner(module, ec.FineTune(), keep_optimiser=keep, **settings)
+        for task in stream:
+            one.learn(task)
+        found[keep] = one.q.mean
+        assert (one.moments is not None) == keep
+    torchs = (
+        torch.optim.Adam(module.parameters(), 0.05)
+        if optimiser == "adam"
+        else torch.optim.SGD(module.parameters(), 0.05, momentum=0.9)
+    )
+    expected = by_torch(stream, module, torchs)
+    torch.testing.assert_close(found[True], expected, rtol=1e-5, atol=1e-6)
+    assert (found[False] - expected).abs().max() > 1e-3
+
+
+# A second model
+
+
+class Reconstruction(ec.FineTune):
+    """Trains a network to give back its inputs: a loss of its own, for labels that are none."""
+
+    def likelihood(
+        self, weights: Weights, memory: Any, batch: Batch, network: BayesianNetwork
+    ) -> Terms:
+        output = network(weights, batch.inputs, batch.head, training=True)
+        return {"error": (output - batch.inputs).square().sum(1).mean()}
+
+
+class WithAutoencoder(ec.FineTune):
+    """Trains a second network beside the learner's own and notes how well it does."""
+
+    def begin(self, lesson: Lesson) -> Start:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            network = BayesianNetwork(
+                nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 4)), point=lambda name: True
+            )
+        q, x = network.initial(1.0), lesson.task.inputs()
+        sources = (Source((lesson.task,)),)
+        found = lesson.fit(
+            Reconstruction(), network, q, Nothing(), sources, purpose="second model", epochs=1500
+        ).q
+        for name, weights in (("before", q), ("after", found)):
+            error = (network(weights, x) - x).square().sum(1).mean()
+            lesson.calibrated[name] = float(error.detach())
+        return super().begin(lesson)
+
+
+def test_a_second_model_learns_by_a_loss_of_its_own() -> None:
+    """Two hidden units can do no better than the first two principal components."""
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)) * torch.tensor([3, 2, 1, 1])
+    stream = ec.tasks([(x, torch.arange(60) % 2)], scenario="domain")
+    one = ec.Learner(
+        nn.Linear(4, 2), WithAutoencoder(), epochs=2, learning_rate=1e-2, compile="off"
+    ).learn(stream[0])
+    data = stream[0].train.inputs()
+    singular = torch.linalg.svdvals(data - data.mean(0))
+    least = float(singular[2:].square().sum() / len(data))
+    noted = one.learned[0].calibrated
+    assert noted["before"] > 2 * least
+    assert least <= noted["after"] + 1e-4 <= 1.05 * least

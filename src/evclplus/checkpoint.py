@@ -24,6 +24,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from evclplus.core import tree
+from evclplus.core.engine import Moments
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import Layout, MeanField
 from evclplus.core.likelihoods import Classification, Criterion, Likelihood, Regression
@@ -77,6 +78,9 @@ class Header(BaseModel):
     layout: SavedLayout
     learned: list[SavedTask]
     kept: Any = Field(description="what the method keeps, but for its tensors")
+    optimiser_steps: int = Field(
+        0, ge=0, description="that the optimiser's running means have seen; 0: none are kept"
+    )
     state: str = Field(pattern=r"^state-[0-9a-f]{16}\.safetensors$")
     sha256: str
 
@@ -197,6 +201,15 @@ class Reader:
             return self.tensors[name].to(self.device)
         except KeyError:
             raise FileError(f"the saved state has no {name}; it is damaged") from None
+
+    def moments(self, steps: int) -> Moments:
+        """What the optimiser remembers."""
+        first, second = self.tensor("optimiser.first"), self.tensor("optimiser.second")
+        shape = (1 + (self.layout.gaussian_total > 0), self.layout.total)
+        fit = all(one.shape == shape and one.isfinite().all() for one in (first, second))
+        if not fit or not (second >= 0).all():
+            raise FileError("the saved optimiser does not fit the layout or is damaged")
+        return Moments(first, second, steps)
 
     def _made(self, kind: type, parts: dict[str, Any], path: str) -> Any:
         hints = get_type_hints(kind)

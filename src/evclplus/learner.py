@@ -19,6 +19,7 @@ from evclplus.checks import (
 )
 from evclplus.core import tree
 from evclplus.core.batches import batches_per_epoch
+from evclplus.core.engine import Moments
 from evclplus.core.examples import Examples, rows_at_once
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead, new_weights
@@ -29,9 +30,9 @@ from evclplus.core.noise import new_seeds
 from evclplus.errors import DataError, FileError, SettingsError, StateError
 from evclplus.methods import described, from_description
 from evclplus.methods import method as method_named
-from evclplus.methods.base import Lesson, Method
+from evclplus.methods.base import Lesson, Method, training_for
 from evclplus.seeding import derived_seed, generator
-from evclplus.settings import Training
+from evclplus.settings import Optimiser, Training
 from evclplus.streams.task import Task
 from evclplus.train import Trainer
 
@@ -105,7 +106,10 @@ class Learner:
         callback: Callback | None = None,
         epochs: int | None = None,
         batch_size: int = Training.default("batch_size"),
-        learning_rate: float = Training.default("learning_rate"),
+        optimiser: Optimiser | None = None,
+        learning_rate: float | None = None,
+        momentum: float = 0.0,
+        keep_optimiser: bool = False,
         std_rate: float = Training.default("std_rate"),
         schedule: Literal["constant", "linear", "cosine"] = Training.default("schedule"),
         clip_norm: float | None = None,
@@ -116,10 +120,13 @@ class Learner:
         if not isinstance(samples, int) or samples < 1:
             raise SettingsError(f"samples = {samples} is wrong: a whole number, at least 1")
         self.method = method_named(method) if isinstance(method, str) else method
-        self.training = Training(
+        wanted = Training(
             epochs=epochs,
             batch_size=batch_size,
+            optimiser=optimiser,
             learning_rate=learning_rate,
+            momentum=momentum,
+            keep_optimiser=keep_optimiser,
             std_rate=std_rate,
             schedule=schedule,
             clip_norm=clip_norm,
@@ -127,6 +134,7 @@ class Learner:
             device=device,
             precision=precision,
         )
+        self.training = training_for(self.method, wanted)
         self.seed = seed
         self.samples = samples
         self.likelihood = likelihood_of(criterion)
@@ -139,6 +147,8 @@ class Learner:
         )
         self.q = self.method.initial(self.network)
         self.memory = self.method.first_memory(self.q)
+        self.moments: Moments | None = None
+        """What the optimiser remembers from task to task, with `keep_optimiser`."""
         self.learned: tuple[Learned, ...] = ()
         self.forms: set[str] = set()
         """Which forms of a training step were taken: compiled, plain, or why compiling failed."""
@@ -158,11 +168,19 @@ class Learner:
         if self.training.epochs is None and start.sources:
             batches = batches_per_epoch(start.sources[0], self.training.batch_size)
             lesson.calibrated["epochs"] = self.training.epochs_of(batches)
+        moments = self.moments and self.moments.grown(self.network.layout, network.layout)
         trained = trainer(
-            self.method, network, start.q, start.memory, start.sources, purpose="train"
+            self.method,
+            network,
+            start.q,
+            start.memory,
+            start.sources,
+            purpose="train",
+            moments=moments,
         )
         memory = self.method.end(lesson, start, trained)
         self.network, self.q, self.memory = network, trained.q, memory
+        self.moments = trained.moments
         learned = Learned(task.name, task.head, task.outputs, lesson.calibrated)
         self.learned = (*self.learned, learned)
         self._predictors = {}
@@ -461,6 +479,11 @@ class Learner:
             "start": self.network.initial(variance=1.0).mean,
             **{f"buffer.{name}": buffer for name, buffer in self.network.buffers.items()},
         }
+        if self.moments is not None:
+            tensors |= {
+                "optimiser.first": self.moments.first,
+                "optimiser.second": self.moments.second,
+            }
         kept = checkpoint.as_plain(self.memory, "memory", tensors)
         ready = module if isinstance(module, networks.ReadyNetwork) else None
         header = {
@@ -475,6 +498,7 @@ class Learner:
             "layout": asdict(self.network.layout),
             "learned": [asdict(task) for task in self.learned],
             "kept": kept,
+            "optimiser_steps": 0 if self.moments is None else self.moments.steps,
         }
         return checkpoint.write(Path(path), header, tensors, overwrite)
 
@@ -520,6 +544,8 @@ class Learner:
         for q, name in ((learner.q, "q"), (start, "start")):
             reader.check_weights(q, name)
         learner.memory = reader.value(header.kept, "memory")
+        if header.optimiser_steps:
+            learner.moments = reader.moments(header.optimiser_steps)
         buffers = {
             name.removeprefix("buffer."): tensor
             for name, tensor in tensors.items()

@@ -53,6 +53,11 @@ class Settings(BaseModel):
         return cls.model_fields[name].default
 
 
+Optimiser = Literal["adam", "sgd"]
+
+LEARNING_RATES: dict[Optimiser, float] = {"adam": 3e-3, "sgd": 0.1}
+"""Adam's is in steps of a weight, that of plain steps in gradients."""
+
 FEWEST_EPOCHS, FEWEST_STEPS = 10, 1000
 """A large task is gone through a few times, a small one as often as learning takes steps."""
 
@@ -60,7 +65,7 @@ FEWEST_EPOCHS, FEWEST_STEPS = 10, 1000
 class Training(Settings):
     """How one task is trained."""
 
-    before: ClassVar[dict[str, Any]] = {"std_rate": 1.0}
+    before: ClassVar[dict[str, Any]] = {"std_rate": 1.0, "optimiser": "adam"}
 
     epochs: int | None = Field(
         None,
@@ -68,7 +73,18 @@ class Training(Settings):
         description="passes over a task's training data; none: 10, or as many as make 1,000 steps",
     )
     batch_size: int = Field(256, ge=1, description="examples per step")
-    learning_rate: float = Field(3e-3, gt=0, description="Adam's step size")
+    optimiser: Optimiser | None = Field(
+        None, description="adam, or sgd: plain steps; none: what the method needs, or adam"
+    )
+    learning_rate: float | None = Field(
+        None, gt=0, description="the step size; none: 3e-3 for adam, 0.1 for sgd"
+    )
+    momentum: float = Field(
+        0.0, ge=0, lt=1, description="of sgd: how much of a step is made again in the next"
+    )
+    keep_optimiser: bool = Field(
+        False, description="the optimiser's running means go on from task to task"
+    )
     std_rate: float = Field(
         10.0, gt=0, description="the step size of log sigma, in steps of the means"
     )
@@ -88,6 +104,18 @@ class Training(Settings):
     precision: Literal["full", "bf16"] = Field(
         "full", description="bf16: products of training steps in bfloat16, all else as it was"
     )
+
+    def suited(self, optimisers: tuple[Optimiser, ...]) -> "Training":
+        """With an optimiser and its learning rate filled in: what was asked for, if that is among
+        these, or the first of them."""
+        fits = self.optimiser is None or self.optimiser in optimisers
+        optimiser = self.optimiser if self.optimiser in optimisers else optimisers[0]
+        assert optimiser is not None
+        rate = self.learning_rate if fits else None
+        values = {"optimiser": optimiser, "learning_rate": rate or LEARNING_RATES[optimiser]}
+        if optimiser == "adam" and not fits:
+            values["momentum"] = 0.0
+        return self.model_copy(update=values)
 
     def epochs_of(self, batches: int) -> int:
         """How often a task of so many batches is gone through."""

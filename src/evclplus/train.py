@@ -17,6 +17,7 @@ from evclplus.core.compiled import CompiledLikelihood, CompiledUpdate, can_be_co
 from evclplus.core.engine import (
     SMALL_RATE,
     LikelihoodFunction,
+    Moments,
     Problem,
     State,
     StepGradient,
@@ -77,12 +78,17 @@ class Trainer:
         purpose: str,
         epochs: int | None = None,
         at_mean: bool = False,
+        moments: Moments | None = None,
     ) -> Trained:
-        """Minimise the method's loss over the sources, starting from q, which is left as it is."""
+        """Minimise the method's loss over the sources, starting from q, which is left as it is; the
+        optimiser from its moments, if it has any. A method that does not work with the learner's
+        optimiser, inside another method, gets one that it works with."""
         sources = tuple(source.ready(q.mean.device) for source in sources)
         if not sources or len(sources[0]) == 0:
-            return Trained(q)
-        training, label = self.training, f"{self.label}, {purpose}"
+            return Trained(q, moments=moments)
+        training, label = self.training.suited(method.optimisers), f"{self.label}, {purpose}"
+        assert training.optimiser is not None
+        assert training.learning_rate is not None
         problem = Problem(
             network,
             method,
@@ -91,9 +97,14 @@ class Trainer:
             at_mean=at_mean or len(q.variance) == 0,  # point values have no spread to learn
             clip_norm=training.clip_norm,
             low_precision=training.precision == "bf16",
-            small_steps=training.learning_rate * training.std_rate <= SMALL_RATE,
+            # Only of Adam is it known how far it goes at most.
+            small_steps=training.optimiser == "adam"
+            and training.learning_rate * training.std_rate <= SMALL_RATE,
+            optimiser=training.optimiser,
         )
-        state = State(q, method.trace(q))
+        apart = any(source.apart for source in sources)
+        state = State(q, method.trace(q), moments, apart)
+        before = 0 if moments is None else moments.steps
         each = batches_per_epoch(sources[0], training.batch_size)
         epochs = epochs or training.epochs_of(each)
         most = sum(len({one.head for one in source.examples}) for source in sources)
@@ -105,7 +116,7 @@ class Trainer:
                 draws = generator(self.seed, self.position, purpose, epoch)
                 # What a step needs of numbers is made for all of them, so that none waits for it.
                 seeds = new_seeds(draws, each * most).view(each, most, 4)
-                rates = self._rates(step, each, epochs * each, q.mean)
+                rates = q.mean.new_tensor(_rates(training, step, each, epochs * each, before))
                 total = torch.zeros_like(problem.examples)
                 steps = steps_of_epoch(sources, training.batch_size, draws, self.likelihood)
                 for batches, seed, rate in zip(steps, seeds, rates, strict=True):
@@ -120,14 +131,8 @@ class Trainer:
                     terms = _terms(found, problem, state)
                     raise TrainingError(_what_is_not_finite(terms, label, epoch, epochs))
         self.callback.finish()
-        return Trained(state.posterior(), state.vectors.running)
-
-    def _rates(self, first: int, count: int, steps: int, like: Tensor) -> Tensor:
-        """The rates of `count` steps, after `first` of all."""
-        each = [learning_rate(self.training, step / steps) for step in range(first, first + count)]
-        std_rate = self.training.std_rate
-        rows = [step_rate(rate, std_rate, step) for step, rate in enumerate(each, start=first + 1)]
-        return like.new_tensor(rows)
+        kept = Moments(*state.moments, before + step) if training.keep_optimiser else None
+        return Trained(state.posterior(), state.vectors.running, kept)
 
     @contextmanager
     def _numbers(self, network: BayesianNetwork, purpose: str) -> Iterator[None]:
@@ -182,6 +187,20 @@ def _all_finite(total: Tensor, state: State) -> bool:
     return bool(torch.stack([edge for part in parts for edge in part.aminmax()]).isfinite().all())
 
 
+def _rates(
+    training: Training, first: int, count: int, steps: int, before: int
+) -> list[tuple[float, float, float]]:
+    """The rates of `count` steps of a task, after `first` of all its steps and after `before` that
+    the optimiser made in earlier tasks."""
+    momentum = training.momentum if training.optimiser == "sgd" else None
+    return [
+        step_rate(
+            learning_rate(training, step / steps), training.std_rate, before + step + 1, momentum
+        )
+        for step in range(first, first + count)
+    ]
+
+
 def learning_rate(training: Training, done: float) -> float:
     """The step size when a part `done`, from 0 to 1, of a task's steps is behind."""
     factors = {
@@ -189,6 +208,7 @@ def learning_rate(training: Training, done: float) -> float:
         "linear": 1.0 - done,
         "cosine": 0.5 * (1.0 + cos(pi * done)),
     }
+    assert training.learning_rate is not None, "it is filled in before training begins"
     return training.learning_rate * factors[training.schedule]
 
 

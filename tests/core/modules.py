@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import evclplus as ec
 from evclplus.core.batches import Batch
-from evclplus.core.engine import Problem
+from evclplus.core.engine import Here, Problem, Step
 from evclplus.core.gaussian import MeanField
 from evclplus.core.network import BayesianNetwork
 from evclplus.methods.base import Nothing
@@ -94,6 +94,21 @@ MODULES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "read": (Read(), (4,)),
     "twice": (CalledTwice(), (4,)),
 }
+
+
+class Looking(ec.FineTune):
+    """Steps by what it is shown and by nothing else."""
+
+    @property
+    def is_point(self) -> bool:
+        return False
+
+    def move(self, step: Step, memory: Any, here: Here) -> Step:
+        assert here.reference is not None
+        return Step(
+            here.gradient.mean + 10 * here.reference.mean + 100 * here.q.mean,
+            here.gradient.variance * here.reference.variance * here.examples,
+        )
 
 
 def converted(name: str, point: str = "") -> BayesianNetwork:

@@ -51,6 +51,7 @@ from evclplus.train import Trainer
 from tests.core.modules import (
     CLASSES,
     MODULES,
+    Looking,
     batch_for,
     converted,
     memory_for,
@@ -348,10 +349,12 @@ def moved(
     problem = problem_for(
         network, method, memory_for(method, q), at_mean=method.is_point, **options
     )
-    state = State(q, method.trace(q))
+    state = State(q, method.trace(q), apart=isinstance(method, Looking))
     move = update if graphs is None else CompiledUpdate(problem, graphs)
     for step in range(1, 4):
         state.gradient.copy_(0.3 * torch.sin(step * torch.arange(state.gradient.shape[1])))
+        if state.reference is not None:
+            state.reference.copy_(0.2 * torch.cos(step * torch.arange(state.gradient.shape[1])))
         rates = torch.tensor(step_rate(1e-2, 1.0, step), dtype=network.dtype)
         move(problem, state.vectors, rates, q.layout)
     return state
@@ -381,6 +384,7 @@ STRENGTHS: dict[str, tuple[ec.Method, ec.Method]] = {
     "ewc": (ec.EWC(lam=3.0), ec.EWC(lam=7.0)),
     "si": (ec.SynapticIntelligence(c=2.0), ec.SynapticIntelligence(c=0.5)),
     "finetune": (ec.FineTune(), ec.FineTune()),
+    "with a reference": (Looking(), Looking()),
     "coreset": (
         ec.Coreset(method=ec.EVCLPlus(lam=2.0)),
         ec.Coreset(method=ec.EVCLPlus(lam=4.0, beta=0.3)),
@@ -413,6 +417,7 @@ def test_updates_that_are_computed_differently_do_not_share_a_trace(traced: Grap
         (method, network, {}),
         (method, network, {"clip_norm": 0.01}),
         (method, network, {"small_steps": False}),
+        (method, network, {"optimiser": "sgd"}),
         (ec.EVCLPlus(lam=3.0, kl_scale="none"), network, {}),
         (ec.EVCL(lam=3.0), network, {}),
         (method, partly, {}),
@@ -420,6 +425,25 @@ def test_updates_that_are_computed_differently_do_not_share_a_trace(traced: Grap
     for number, (one, where, options) in enumerate(changes, start=1):
         assert_same_update(one, where, traced, **options)
         assert made(traced) == number
+
+
+def test_one_update_of_sgd_serves_every_rate_and_momentum(traced: Graphs) -> None:
+    for method in STRENGTHS["evcl+"]:
+        for rates in ((0.1, 0.2, 0.0), (0.03, 0.3, 0.9)):
+            found = []
+            for graphs in (None, traced):
+                q = posterior(network_for(method, 6))
+                problem = problem_for(
+                    network_for(method, 6), method, memory_for(method, q), optimiser="sgd"
+                )
+                state = State(q, {})
+                move = update if graphs is None else CompiledUpdate(problem, graphs)
+                for step in range(1, 4):
+                    state.gradient.copy_(torch.sin(step * torch.arange(state.gradient.shape[1])))
+                    move(problem, state.vectors, torch.tensor(rates).double(), q.layout)
+                found.append(state.weights)
+            torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+    assert made(traced) == 1
 
 
 def test_a_regulariser_that_asks_for_the_layout_has_a_trace_for_each(traced: Graphs) -> None:

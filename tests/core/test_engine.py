@@ -17,6 +17,7 @@ from evclplus.core.engine import (
     GRAIN,
     SMALL_RATE,
     Gradient,
+    Here,
     Problem,
     Running,
     State,
@@ -40,6 +41,7 @@ from evclplus.train import Trainer
 from tests.core.modules import (
     CLASSES,
     MODULES,
+    Looking,
     batch_for,
     converted,
     memory_for,
@@ -186,13 +188,17 @@ EPOCHS, STEPS = 5, 10
 def trained_by_torch(
     problem: Problem, q: MeanField, data: Examples, training: Training
 ) -> tuple[Tensor, Tensor]:
-    """Means and log sigma after autograd of the whole loss and torch.optim.Adam, in what Adam
+    """Means and log sigma after autograd of the whole loss and torch's own optimiser, in what that
     moves: sigma^2 = exp(2 log sigma)."""
     mean, log_std = q.mean.clone().requires_grad_(), (q.variance.log() / 2).requires_grad_()
     moved = [one for one in (mean, log_std) if len(one)]
+    assert training.learning_rate is not None
     rates = (training.learning_rate, training.learning_rate * training.std_rate)
     groups = [{"params": [one], "lr": rate} for one, rate in zip(moved, rates, strict=False)]
-    optimiser, step = torch.optim.Adam(groups), 0
+    optimiser: torch.optim.Optimizer = torch.optim.Adam(groups)
+    if training.optimiser == "sgd":
+        optimiser = torch.optim.SGD(groups, momentum=training.momentum)
+    step = 0
     for epoch in range(1, EPOCHS + 1):
         draws = generator(7, 1, "train", epoch)
         seeds = new_seeds(draws, STEPS // EPOCHS)
@@ -246,6 +252,25 @@ def test_the_training_loop_equals_autograd_and_torch_adam(
         batch_size=3,
         learning_rate=1e-3,
         std_rate=1.0,
+        clip_norm=clip_norm,
+        schedule="linear",
+        compile="off",
+    )
+    compare_with_torch(METHODS[name], training)
+
+
+@pytest.mark.parametrize(("momentum", "clip_norm"), [(0.0, None), (0.9, None), (0.9, 0.01)])
+@pytest.mark.parametrize("name", METHODS)
+def test_the_training_loop_equals_autograd_and_torch_sgd(
+    name: str, momentum: float, clip_norm: float | None
+) -> None:
+    training = Training(
+        epochs=EPOCHS,
+        batch_size=3,
+        optimiser="sgd",
+        learning_rate=0.05,
+        momentum=momentum,
+        std_rate=2.0,
         clip_norm=clip_norm,
         schedule="linear",
         compile="off",
@@ -324,7 +349,7 @@ class Masking(ec.FineTune):
     def is_point(self) -> bool:
         return False
 
-    def move(self, step: Step, memory: Marked) -> Step:
+    def move(self, step: Step, memory: Marked, here: Here) -> Step:
         return Step(step.mean * memory.free, step.log_std * memory.free)
 
     def trace(self, q: MeanField) -> Running:
@@ -374,6 +399,44 @@ def test_a_method_changes_the_step_and_follows_what_is_really_done() -> None:
     run(problem_for(network, method, Marked(free)), first, batch, 1)
     run(problem_for(network, method, Marked(torch.ones_like(free))), freely, batch, 1)
     assert torch.equal(first.vectors.mean[~held], freely.vectors.mean[~held])
+
+
+@pytest.mark.parametrize("at_mean", [False, True])
+def test_a_source_that_is_kept_apart_has_a_gradient_of_its_own(at_mean: bool) -> None:
+    problem = two_heads(at_mean)
+    q = posterior(problem.network)
+    batches = [
+        batch_for((4,), 0, 5),
+        replace(batch_for((4,), 1, 3), share=0.6, apart=True),
+        replace(batch_for((4,), 0, 2), share=0.4, apart=True),
+    ]
+    state = State(q, {}, apart=True)
+    gradient = StepGradient(problem, state, likelihood_gradient)
+    for _ in range(2):  # the second step starts from nothing again
+        gradient(batches, SEEDS)
+    _, *own = by_definition(problem, q, batches[0], SEEDS[0])
+    assert_same(state.vectors.gradient, (own[0], own[1]))
+    singly = [by_definition(problem, q, batches[i], SEEDS[i]) for i in (1, 2)]
+    apart = [0.6 * singly[0][part] + 0.4 * singly[1][part] for part in (1, 2)]
+    assert state.vectors.reference is not None
+    assert_same(state.vectors.reference, (apart[0], apart[1]))
+    assert apart[0].any()
+
+
+def test_a_move_sees_where_it_is_and_both_gradients() -> None:
+    network = converted("mlp")
+    problem = problem_for(network, Looking(), small_steps=False)
+    q, batch = posterior(network), batch_for((4,))
+    other = replace(batch_for((4,), count=4), apart=True)
+    state = State(q, {}, apart=True)
+    StepGradient(problem, state, likelihood_gradient)([batch, other], SEEDS[:2])
+    update(problem, state.vectors, torch.ones(3).double(), q.layout)
+    _, *own = by_definition(problem, q, batch, SEEDS[0])
+    _, *apart = by_definition(problem, q, other, SEEDS[1])
+    expected = 101 * q.mean + own[0] + 10 * apart[0]
+    torch.testing.assert_close(state.vectors.mean, expected, rtol=1e-9, atol=1e-12)
+    log_ratio = (state.vectors.variance / q.variance).log()
+    torch.testing.assert_close(log_ratio, 2 * 50 * own[1] * apart[1], rtol=1e-7, atol=1e-9)
 
 
 def test_the_path_of_synaptic_intelligence_is_of_the_likelihood_alone() -> None:

@@ -1,7 +1,7 @@
 """Minibatches drawn straight from tensors: one gather per batch, no work per example."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
 
@@ -24,6 +24,7 @@ class Batch:
 
     `x` is as stored, bytes for pictures; a compiled graph makes `inputs` of it on its way. `share`
     is the part of its step that it is: a step may have batches of several heads and sources.
+    The gradient of one that is kept `apart` is not added to the others'.
     """
 
     x: Tensor
@@ -35,6 +36,7 @@ class Batch:
     share: float = 1.0
     likelihood: Likelihood = field(default_factory=Classification)
     """What the outputs say of the labels."""
+    apart: bool = False
 
     @cached_property
     def inputs(self) -> Tensor:
@@ -50,10 +52,12 @@ class Batch:
 class Source:
     """Examples that feed training. The first source of a run is gone through once an epoch; of a
     further one, each step draws `per_step` examples at random, with replacement; none: as many as
-    it has of the first."""
+    it has of the first. The gradient of a further one that is kept `apart` is no part of the step's
+    own: `move` sees it as `here.reference`, the mean over all that is kept apart."""
 
     examples: tuple[Examples, ...]
     per_step: int | None = None
+    apart: bool = False
 
     def __len__(self) -> int:
         return sum(map(len, self.examples))
@@ -64,7 +68,7 @@ class Source:
         examples = self.examples
         if len(examples) == 1:
             examples = (examples[0].gathered(),)
-        return Source(tuple(one.on(device) for one in examples), self.per_step)
+        return replace(self, examples=tuple(one.on(device) for one in examples))
 
 
 def batches_per_epoch(source: Source, batch_size: int) -> int:
@@ -93,11 +97,17 @@ def steps_of_epoch(
         cuts += [(number, group, index) for index in order.split(_sizes(len(order), batch_size))]
     for position in torch.randperm(len(cuts), generator=generator).tolist():
         _, group, index = cuts[position]
-        found = [(group, index)]
+        found = [(group, index, False)]
         for source in others:
-            found += _drawn(source, source.per_step or len(index), generator)
-        total = sum(len(index) for _, index in found)
-        yield [_batch(group, index, len(index) / total, likelihood) for group, index in found]
+            drawn = _drawn(source, source.per_step or len(index), generator)
+            found += [(*one, source.apart) for one in drawn]
+        totals = {True: 0, False: 0}
+        for _, index, apart in found:
+            totals[apart] += len(index)
+        yield [
+            _batch(group, index, len(index) / totals[apart], likelihood, apart)
+            for group, index, apart in found
+        ]
 
 
 def _drawn(
@@ -132,10 +142,12 @@ def _by_head(data: Sequence[Examples]) -> list[list[Examples]]:
     return list(groups.values())
 
 
-def _batch(group: list[Examples], index: Tensor, share: float, likelihood: Likelihood) -> Batch:
+def _batch(
+    group: list[Examples], index: Tensor, share: float, likelihood: Likelihood, apart: bool
+) -> Batch:
     outputs = max(examples.outputs for examples in group)
     x, y, answers, view = _gather(_parts(group, index))
-    return Batch(x, y, group[0].head, outputs, view, answers, share, likelihood)
+    return Batch(x, y, group[0].head, outputs, view, answers, share, likelihood, apart)
 
 
 def _parts(group: list[Examples], index: Tensor) -> list[Part]:

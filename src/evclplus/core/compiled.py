@@ -236,10 +236,11 @@ class CompiledUpdate:
             return ()
 
         lengths = {len(vectors.mean), len(vectors.variance)} - {0} if layout is None else set()
-        settings = (problem.at_mean, problem.clip_norm, problem.small_steps)
+        settings = (problem.at_mean, problem.clip_norm, problem.small_steps, problem.optimiser)
         all_gaussian = len(vectors.mean) == len(vectors.variance)
         key = (
             *("update", settings, all_gaussian, layout, tuple(vectors.running)),
+            vectors.reference is not None,
             *(_settings(problem.objective), _structure(problem.memory)),
         )
         every = [Argument(one, one.dim() == 1 and len(one) in lengths) for one in tensors]

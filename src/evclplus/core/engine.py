@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from evclplus.core.batches import Batch
-from evclplus.core.gaussian import MeanField
+from evclplus.core.gaussian import Layout, MeanField
 from evclplus.core.network import BayesianNetwork, Weights
 from evclplus.core.noise import Noise
+from evclplus.settings import Optimiser
 
 FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
 """Adam's constants, as everywhere."""
@@ -48,6 +49,22 @@ class Gradient:
     variance: Tensor
 
 
+@dataclass(frozen=True)
+class Here:
+    """Where a step is made.
+
+    q           the weights before it
+    examples    N, as a tensor
+    gradient    there, of the likelihood alone
+    reference   that of sources which are kept apart from the step's own, if there are any
+    """
+
+    q: MeanField
+    examples: Tensor
+    gradient: Gradient
+    reference: Gradient | None = None
+
+
 Running = dict[str, Tensor]
 """Vectors that a method follows through the steps of a task, by name."""
 
@@ -61,7 +78,7 @@ class Objective(Protocol):
 
     def regulariser(self, q: MeanField, memory: Any, examples: Tensor) -> Terms: ...
 
-    def move(self, step: Step, memory: Any) -> Step: ...
+    def move(self, step: Step, memory: Any, here: Here) -> Step: ...
 
     def follow(self, running: Running, gradient: Gradient, step: Step) -> Running: ...
 
@@ -78,11 +95,12 @@ class Problem:
     clip_norm: float | None = None
     low_precision: bool = False
     small_steps: bool = True
+    optimiser: Optimiser = "adam"
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """What an update reads and changes."""
+    """What an update reads and changes. `reference` is there when a source is kept apart."""
 
     mean: Tensor
     variance: Tensor
@@ -90,18 +108,44 @@ class Vectors:
     mean_moments: tuple[Tensor, Tensor]
     variance_moments: tuple[Tensor, Tensor]
     running: Running
+    reference: Gradient | None = None
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What an optimiser remembers: its running means, a row for the means and one for log sigma,
+    and how many steps they have seen."""
+
+    first: Tensor
+    second: Tensor
+    steps: int = 0
+
+    def grown(self, old: Layout, new: Layout) -> "Moments":
+        """The same over more weights, zero for those that came."""
+
+        def carried(rows: Tensor) -> Tensor:
+            return old.carry(rows, new, rows.new_zeros(len(rows), new.total))
+
+        return Moments(carried(self.first), carried(self.second), self.steps)
 
 
 class State:
-    """All that one training run moves: weights, gradient, Adam's moments, a method's running
-    vectors. Means and variances are the rows of `weights`, so that one batched product serves
-    both."""
+    """All that one training run moves: weights, gradient, the optimiser's moments, a method's
+    running vectors. Means and variances are the rows of `weights`, so that one batched product
+    serves both. With `apart` there is room for a gradient that is no part of the step's own."""
 
-    def __init__(self, q: MeanField, running: Running) -> None:
+    def __init__(
+        self, q: MeanField, running: Running, moments: Moments | None = None, apart: bool = False
+    ) -> None:
         self.layout = q.layout
         self.weights = self._rows(q)
         self.weights[0].copy_(q.mean.detach())
         self.gradient, first, second = self._rows(q), self._rows(q), self._rows(q)
+        self.reference = self._rows(q) if apart else None
+        if moments is not None:
+            first.copy_(moments.first)
+            second.copy_(moments.second)
+        self.moments = first, second
         gaussian = len(q.variance)
 
         def row(rows: Tensor) -> Tensor:
@@ -114,6 +158,7 @@ class State:
             (first[0], second[0]),
             (row(first), row(second)),
             running,
+            None if self.reference is None else Gradient(self.reference[0], row(self.reference)),
         )
         self.vectors.variance.copy_(q.variance.detach())
 
@@ -127,15 +172,12 @@ class State:
         """What was learned, in the same memory: nobody may train with this object any more."""
         return MeanField(self.vectors.mean, self.vectors.variance, self.layout)
 
-    def named(self, names: Sequence[str], at_mean: bool) -> tuple[list[Tensor], list[Tensor]]:
-        """These weights and the places of their gradients: (2, *shape) for Gaussian ones, unless
+    def named(self, rows: Tensor, names: Sequence[str], at_mean: bool) -> list[Tensor]:
+        """These weights' parts of `weights` or of a gradient: (2, *shape) for Gaussian ones, unless
         only the means learn."""
         gaussian = () if at_mean else self.layout.names[: self.layout.gaussian_names]
-        pairs, gradients = self.layout.named(self.weights), self.layout.named(self.gradient)
-        return (
-            [pairs[name] if name in gaussian else pairs[name][0] for name in names],
-            [gradients[name] if name in gaussian else gradients[name][0] for name in names],
-        )
+        pairs = self.layout.named(rows)
+        return [pairs[name] if name in gaussian else pairs[name][0] for name in names]
 
 
 def loss(
@@ -193,22 +235,26 @@ class StepGradient:
 
     def __init__(self, problem: Problem, state: State, function: LikelihoodFunction) -> None:
         self.problem, self.state, self.function = problem, state, function
-        self.named: dict[int, tuple[list[str], list[Tensor], list[Tensor]]] = {}
+        self.named: dict[int, tuple[list[str], list[Tensor]]] = {}
+        self.places: dict[tuple[int, bool], list[Tensor]] = {}
         self.last: int | None = None
 
     def __call__(self, batches: Sequence[Batch], seeds: Tensor) -> Terms:
-        """The terms of the first batch. There is a seed for each."""
+        """The terms of the first batch. There is a seed for each. Batches that are kept apart leave
+        their gradient in the state's reference."""
         head = batches[0].head if len(batches) == 1 else None
         # A batch writes the gradients of its own head's weights; those of others must not stay.
         overwrite = head is not None and head == self.last
         if not overwrite:
             self.state.gradient.zero_()
+            if self.state.reference is not None:
+                self.state.reference.zero_()
         self.last = head
         every = []
         for batch, seed in zip(batches, seeds, strict=True):
             terms, gradients = self._of(batch, seed)
             every.append(terms)
-            for target, gradient in zip(self.named[batch.head][2], gradients, strict=True):
+            for target, gradient in zip(self._places(batch), gradients, strict=True):
                 if overwrite:
                     target.copy_(gradient)
                 else:
@@ -218,18 +264,29 @@ class StepGradient:
     def _of(self, batch: Batch, seed: Tensor) -> tuple[Terms, Sequence[Tensor]]:
         if batch.head not in self.named:
             names = self.problem.network.names_for(batch.head)
-            self.named[batch.head] = (names, *self.state.named(names, self.problem.at_mean))
-        names, tensors, _ = self.named[batch.head]
-        return self.function(self.problem, batch, names, tensors, seed)
+            tensors = self.state.named(self.state.weights, names, self.problem.at_mean)
+            self.named[batch.head] = names, tensors
+        return self.function(self.problem, batch, *self.named[batch.head], seed)
+
+    def _places(self, batch: Batch) -> list[Tensor]:
+        """Where the gradients of a batch go."""
+        key = batch.head, batch.apart
+        if key not in self.places:
+            rows = self.state.reference if batch.apart else self.state.gradient
+            assert rows is not None, "a batch is kept apart, and the state has no room for it"
+            names = self.named[batch.head][0]
+            self.places[key] = self.state.named(rows, names, self.problem.at_mean)
+        return self.places[key]
 
 
 def update(problem: Problem, vectors: Vectors, rates: Tensor, layout: Any) -> None:
-    """Add the regulariser's gradient to the likelihood's and make Adam's step in the means and in
-    log sigma, which is any number where sigma^2 must stay positive: a step of d there multiplies
-    sigma^2 by exp(2 d). The regulariser's value is never computed.
+    """Add the regulariser's gradient to the likelihood's and make the optimiser's step in the means
+    and in log sigma, which is any number where sigma^2 must stay positive: a step of d there
+    multiplies sigma^2 by exp(2 d). The regulariser's value is never computed.
 
     `rates` are the learning rates of the means and of log sigma, and what makes Adam's second
-    moment unbiased: a row of `step_rate`, as a tensor so that a compiled update serves every step.
+    moment unbiased, or SGD's momentum: a row of `step_rate`, as a tensor so that a compiled update
+    serves every step.
     """
     objective, mean, variance = problem.objective, vectors.mean, vectors.variance
     learns_variance = not problem.at_mean and variance.shape[0] > 0
@@ -251,14 +308,17 @@ def update(problem: Problem, vectors: Vectors, rates: Tensor, layout: Any) -> No
         norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
         factor = (problem.clip_norm / (norm + 1e-6)).clamp_max(1.0)
         gradients = [gradient * factor for gradient in gradients]
+    down = OPTIMISERS[problem.optimiser]
     step = Step(
-        -rates[0] * adam(gradients[0], *vectors.mean_moments, rates[2]),
-        -rates[1] * adam(gradients[1], *vectors.variance_moments, rates[2])
+        -rates[0] * down(gradients[0], *vectors.mean_moments, rates[2]),
+        -rates[1] * down(gradients[1], *vectors.variance_moments, rates[2])
         if learns_variance
         else mean[:0],
     )
     # After the optimiser, so that Adam cannot turn a step back that was held or projected.
-    step = objective.move(step, problem.memory)
+    now = MeanField(mean, variance, layout)
+    here = Here(now, problem.examples, vectors.gradient, vectors.reference)
+    step = objective.move(step, problem.memory, here)
     for name, value in objective.follow(vectors.running, vectors.gradient, step).items():
         vectors.running[name].copy_(value)
     mean.add_(step.mean)
@@ -275,6 +335,19 @@ def adam(gradient: Tensor, first: Tensor, second: Tensor, correction: Tensor) ->
     return first / (correction * second.sqrt() + EPSILON)
 
 
+def sgd(gradient: Tensor, first: Tensor, second: Tensor, momentum: Tensor) -> Tensor:
+    """How far to go down, in learning rates: a running sum of gradients, each worth `momentum` of
+    its worth a step before. Without momentum, the gradient."""
+    first.mul_(momentum).add_(gradient)
+    return first
+
+
+OPTIMISERS: dict[Optimiser, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
+    "adam": adam,
+    "sgd": sgd,
+}
+
+
 def _small_exponential(x: Tensor) -> Tensor:
     """exp(x) by Pade's quotient of two polynomials, for steps up to 6.4 times `SMALL_RATE`, the
     largest that Adam makes. It is positive for every x and off by a part of x^5 / 720. A processor
@@ -283,7 +356,11 @@ def _small_exponential(x: Tensor) -> Tensor:
     return (even + odd) / (even - odd)
 
 
-def step_rate(learning_rate: float, std_rate: float, step: int) -> tuple[float, float, float]:
-    """A row of `rates` for a step, counted from 1."""
+def step_rate(
+    learning_rate: float, std_rate: float, step: int, momentum: float | None = None
+) -> tuple[float, float, float]:
+    """A row of `rates` for a step, counted from 1; with a momentum, for SGD."""
+    if momentum is not None:
+        return learning_rate, std_rate * learning_rate, momentum
     rate = learning_rate / (1 - FIRST_DECAY**step)
     return rate, std_rate * rate, (1 - SECOND_DECAY**step) ** -0.5

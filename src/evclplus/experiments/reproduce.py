@@ -20,6 +20,7 @@ from evclplus.experiments.report.folder import report
 from evclplus.experiments.store import find_record, find_records
 from evclplus.files import make_folder, write_atomically
 from evclplus.methods import method, options_of
+from evclplus.methods.base import training_for
 from evclplus.settings import nearest
 
 
@@ -138,8 +139,9 @@ def _is_of(preset: Preset, record: Record) -> bool:
         asked = preset.experiment(record.benchmark, record.method, record.seed)
     except SettingsError:
         return False
-    found, wanted = record.full_config, options_of(method(asked.method, **asked.options))
-    return found.training == asked.training and found.options == wanted
+    found, chosen = record.full_config, method(asked.method, **asked.options)
+    training = training_for(chosen, asked.training)
+    return found.training == training and found.options == options_of(chosen)
 
 
 class _Follower:

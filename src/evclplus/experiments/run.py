@@ -19,7 +19,7 @@ from evclplus.experiments.store import find_record
 from evclplus.files import make_folder, write_atomically
 from evclplus.learner import Learner
 from evclplus.methods import method, options_of
-from evclplus.methods.base import Method
+from evclplus.methods.base import Method, training_for
 from evclplus.streams.task import Stream, Task
 
 
@@ -39,7 +39,7 @@ def resolve(experiment: Experiment) -> Resolved:
 
 
 def written_out(experiment: Experiment, chosen: Method, stream: dict[str, Any]) -> Experiment:
-    """An experiment with the settings of its method, its stream and its network."""
+    """An experiment with the settings of its method, its stream, its network and its training."""
     hidden = experiment.network.hidden
     if hidden is None:
         kind = experiment.network.kind
@@ -49,6 +49,7 @@ def written_out(experiment: Experiment, chosen: Method, stream: dict[str, Any]) 
             "options": options_of(chosen),
             "stream": stream,
             "network": experiment.network.model_copy(update={"hidden": hidden}),
+            "training": training_for(chosen, experiment.training),
         }
     )
 

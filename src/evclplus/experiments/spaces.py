@@ -4,6 +4,7 @@ method's space, which stands beside it."""
 from typing import Any
 
 from evclplus.methods import entry, method, options_of
+from evclplus.methods.base import training_for
 from evclplus.methods.space import Log, OneOf, Space
 from evclplus.settings import Training
 
@@ -25,7 +26,8 @@ def space_of(name: str, epochs_limit: int | None) -> Space:
 
 def start_of(name: str, space: Space) -> dict[str, Any]:
     """The method's own defaults, as a point of its space. What it leaves out is drawn."""
-    options, training = options_of(method(name)), Training().model_dump()
+    chosen = method(name)
+    options, training = options_of(chosen), training_for(chosen, Training()).model_dump()
     point = {}
     for key, dimension in space.items():
         section, _, setting = key.rpartition(".")

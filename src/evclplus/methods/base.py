@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from evclplus.core.batches import Batch, Source
-from evclplus.core.engine import Gradient, Running, Step, Terms
+from evclplus.core.engine import Gradient, Here, Moments, Running, Step, Terms
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.likelihoods import Classification, Likelihood
 from evclplus.core.network import BayesianNetwork, Weights
+from evclplus.errors import SettingsError
 from evclplus.methods.space import TRAINING, Space
-from evclplus.settings import Settings
+from evclplus.settings import Optimiser, Settings, Training
 
 Role = Literal["ours", "baseline", "lower bound", "upper bound"]
 
@@ -27,14 +28,17 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training has found: the weights, and the vectors that a method followed on the way."""
+    """What training has found: the weights, the vectors that a method followed on the way, and
+    what the optimiser remembers where that is kept."""
 
     q: MeanField
     running: Running = field(default_factory=dict)
+    moments: Moments | None = None
 
 
 class Fit(Protocol):
-    """Trains q on the sources by minimising a method's loss. `purpose` names the random numbers."""
+    """Trains q on the sources by minimising a method's loss: any method, any network, and q over
+    its weights. `purpose` names the random numbers."""
 
     def __call__(
         self,
@@ -123,6 +127,11 @@ class Method(Settings, ABC):
         """Whether a prediction is an average over weights drawn from q."""
         return False
 
+    @property
+    def optimisers(self) -> tuple[Optimiser, ...]:
+        """The optimisers that it works with, the one to be taken by itself first."""
+        return ("adam", "sgd")
+
     def initial(self, network: BayesianNetwork) -> MeanField:
         """The weights before the first task."""
         return network.initial(variance=1.0)
@@ -165,7 +174,7 @@ class Method(Settings, ABC):
         """The terms that depend on the weights alone, by name; `examples` is N."""
         return {}
 
-    def move(self, step: Step, memory: Any) -> Step:
+    def move(self, step: Step, memory: Any, here: Here) -> Step:
         """What is really done with the optimiser's step."""
         return step
 
@@ -176,3 +185,19 @@ class Method(Settings, ABC):
     def follow(self, running: Running, gradient: Gradient, step: Step) -> Running:
         """The same vectors after a step; the gradient is that of the likelihood alone."""
         return running
+
+
+def training_for(method: Method, wanted: Training) -> Training:
+    """The settings with an optimiser that suits the method, and its learning rate."""
+    found = wanted.suited(method.optimisers)
+    if wanted.optimiser not in (None, found.optimiser):
+        raise SettingsError(
+            f"{method.name} does not work with optimiser = {wanted.optimiser!r}; leave it out or "
+            f"set it to {' or '.join(map(repr, method.optimisers))}"
+        )
+    if found.optimiser == "adam" and found.momentum:
+        raise SettingsError(
+            f"momentum = {found.momentum:g} is for optimiser = 'sgd', and {method.name} is trained "
+            "with Adam, which has its own; leave it out or set optimiser to 'sgd'"
+        )
+    return found

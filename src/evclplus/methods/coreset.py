@@ -17,13 +17,14 @@ from torch import Tensor
 
 from evclplus.core.batches import Batch, Source
 from evclplus.core.coresets import k_center, random_subset
-from evclplus.core.engine import Gradient, Running, Step, Terms
+from evclplus.core.engine import Gradient, Here, Running, Step, Terms
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.network import BayesianNetwork, Weights
 from evclplus.errors import DataError
 from evclplus.methods.base import Fit, Lesson, Method, Start, Trained
 from evclplus.methods.space import OneOf, Space
+from evclplus.settings import Optimiser
 
 SELECTIONS: dict[str, Callable[[Tensor, int, torch.Generator], Tensor]] = {
     "random": random_subset,
@@ -66,6 +67,10 @@ class Coreset(Method):
     @property
     def averages_samples(self) -> bool:
         return self.method.averages_samples
+
+    @property
+    def optimisers(self) -> tuple[Optimiser, ...]:
+        return self.method.optimisers
 
     def initial(self, network: BayesianNetwork) -> MeanField:
         return self.method.initial(network)
@@ -163,8 +168,8 @@ class Coreset(Method):
     def regulariser(self, q: MeanField, memory: Any, examples: Tensor) -> Terms:
         return self.method.regulariser(q, memory.inner, examples)
 
-    def move(self, step: Step, memory: Any) -> Step:
-        return self.method.move(step, memory.inner)
+    def move(self, step: Step, memory: Any, here: Here) -> Step:
+        return self.method.move(step, memory.inner, here)
 
     def trace(self, q: MeanField) -> Running:
         return self.method.trace(q)

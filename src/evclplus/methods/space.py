@@ -27,3 +27,6 @@ TRAINING: Space = {
     "training.learning_rate": Log(3e-5, 1e-2),
     "training.schedule": OneOf(("constant", "cosine")),
 }
+
+PLAIN_STEPS: Space = TRAINING | {"training.learning_rate": Log(1e-3, 1.0)}
+"""The same for a method that is trained with plain steps down the gradient."""
