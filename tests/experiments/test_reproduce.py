@@ -462,3 +462,12 @@ def test_selection_keeps_the_order_of_the_preset() -> None:
     assert chosen.benchmarks == ("split-mnist", "permuted-mnist")
     assert chosen.methods == ("evcl+", "joint")
     assert set(Selection.of(preset, None, None).benchmarks) < set(BENCHMARKS)
+
+
+def test_the_summed_fisher_is_all_that_the_other_reading_changes() -> None:
+    paper, summed = load_preset("paper"), load_preset("paper-summed")
+    assert summed.methods == ("evcl+", "evcl", "ewc")
+    assert (summed.training, summed.seeds) == (paper.training, paper.seeds)
+    assert summed.benchmarks == paper.benchmarks
+    for name in summed.methods:
+        assert summed.options[name] == paper.options[name] | {"fisher_reduction": "sum"}

@@ -100,7 +100,7 @@ def _equally_likely(dtype: torch.dtype, device: torch.device) -> Tensor:
     """65,536 values of a standard normal number, in the middle of as many equal shares; their
     variance is one."""
     middles = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
-    values = torch.special.ndtri(middles)
+    values: Tensor = torch.special.ndtri(middles)
     return (values / values.square().mean().sqrt()).to(device, dtype)
 
 

@@ -15,7 +15,7 @@ from evclplus.experiments.config import Experiment, read_toml
 from evclplus.methods import METHODS, method
 from evclplus.settings import Settings, Training, nearest
 
-NAMES = ("untuned", "tuned", "paper")
+NAMES = ("untuned", "tuned", "paper", "paper-summed")
 
 
 class Chosen(Settings):
