@@ -33,6 +33,7 @@ from evclplus.streams.task import Stream, Task
 if TYPE_CHECKING:
     from evclplus.benchmarks.registry import benchmark
     from evclplus.data.adapters import from_dataset, from_folder, from_huggingface
+    from evclplus.estimators import ContinualClassifier, ContinualRegressor
     from evclplus.experiments.config import Experiment
     from evclplus.streams.contact_sheet import contact_sheet
 
@@ -43,6 +44,8 @@ __all__ = [
     "EWC",
     "METHODS",
     "VCL",
+    "ContinualClassifier",
+    "ContinualRegressor",
     "Coreset",
     "EVCLPlus",
     "Evaluation",
@@ -82,6 +85,8 @@ __all__ = [
 # Imported when first asked for: a learner in somebody's program needs no datasets, pictures or
 # experiments.
 _LAZY = {
+    "ContinualClassifier": "evclplus.estimators",
+    "ContinualRegressor": "evclplus.estimators",
     "Experiment": "evclplus.experiments.config",
     "benchmark": "evclplus.benchmarks.registry",
     "contact_sheet": "evclplus.streams.contact_sheet",
