@@ -128,6 +128,11 @@ class Recording(ec.FineTune):
         return super().optimisers
 
     @property
+    def learning_rates(self) -> dict[Optimiser, float]:
+        CALLED.append("learning_rates")
+        return super().learning_rates
+
+    @property
     def memory_types(self) -> tuple[type, ...]:
         CALLED.append("memory_types")
         return super().memory_types

@@ -12,6 +12,7 @@ from evclplus.core.metrics import Scores
 from evclplus.errors import EvclplusError
 from evclplus.learner import Evaluation, Learner, Uncertainty
 from evclplus.methods import METHODS, method
+from evclplus.methods.agem import AGEM
 from evclplus.methods.base import Method
 from evclplus.methods.coreset import Coreset
 from evclplus.methods.evcl import EVCL
@@ -20,6 +21,7 @@ from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
 from evclplus.methods.joint import Joint
 from evclplus.methods.mas import MemoryAwareSynapses
+from evclplus.methods.natural import NaturalVCL
 from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.synaptic import SynapticIntelligence
 from evclplus.methods.vcl import VCL
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.3.0"
 
 __all__ = [
+    "AGEM",
     "EVCL",
     "EWC",
     "METHODS",
@@ -60,6 +63,7 @@ __all__ = [
     "MemoryAwareSynapses",
     "Method",
     "MultiHead",
+    "NaturalVCL",
     "Regression",
     "Scores",
     "Stream",

@@ -1,7 +1,7 @@
 """Settings: validated and frozen; a wrong value is one clear line. No torch here."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any, ClassVar, Literal
 
@@ -77,7 +77,7 @@ class Training(Settings):
         None, description="adam, or sgd: plain steps; none: what the method needs, or adam"
     )
     learning_rate: float | None = Field(
-        None, gt=0, description="the step size; none: 3e-3 for adam, 0.1 for sgd"
+        None, gt=0, description="the step size; none: the method's, mostly 3e-3 (adam), 0.1 (sgd)"
     )
     momentum: float = Field(
         0.0, ge=0, lt=1, description="of sgd: how much of a step is made again in the next"
@@ -105,14 +105,16 @@ class Training(Settings):
         "full", description="bf16: products of training steps in bfloat16, all else as it was"
     )
 
-    def suited(self, optimisers: tuple[Optimiser, ...]) -> "Training":
+    def suited(
+        self, optimisers: tuple[Optimiser, ...], rates: Mapping[Optimiser, float]
+    ) -> "Training":
         """With an optimiser and its learning rate filled in: what was asked for, if that is among
         these, or the first of them."""
         fits = self.optimiser is None or self.optimiser in optimisers
         optimiser = self.optimiser if self.optimiser in optimisers else optimisers[0]
         assert optimiser is not None
         rate = self.learning_rate if fits else None
-        values = {"optimiser": optimiser, "learning_rate": rate or LEARNING_RATES[optimiser]}
+        values = {"optimiser": optimiser, "learning_rate": rate or rates[optimiser]}
         if optimiser == "adam" and not fits:
             values["momentum"] = 0.0
         return self.model_copy(update=values)

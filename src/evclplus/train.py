@@ -86,7 +86,8 @@ class Trainer:
         sources = tuple(source.ready(q.mean.device) for source in sources)
         if not sources or len(sources[0]) == 0:
             return Trained(q, moments=moments)
-        training, label = self.training.suited(method.optimisers), f"{self.label}, {purpose}"
+        training = self.training.suited(method.optimisers, method.learning_rates)
+        label = f"{self.label}, {purpose}"
         assert training.optimiser is not None
         assert training.learning_rate is not None
         problem = Problem(

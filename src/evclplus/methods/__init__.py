@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from evclplus.errors import SettingsError
+from evclplus.methods.agem import AGEM
 from evclplus.methods.base import Method, Role
 from evclplus.methods.coreset import CORESET, Coreset
 from evclplus.methods.evcl import EVCL
@@ -13,6 +14,7 @@ from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
 from evclplus.methods.joint import Joint
 from evclplus.methods.mas import MemoryAwareSynapses
+from evclplus.methods.natural import NaturalVCL
 from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.space import Space
 from evclplus.methods.synaptic import SynapticIntelligence
@@ -79,7 +81,9 @@ METHODS: dict[str, Entry] = {
     "ewc": _plain(EWC),
     "si": _plain(SynapticIntelligence),
     "mas": _plain(MemoryAwareSynapses),
+    "natural-vcl": _plain(NaturalVCL),
     "er": _plain(ExperienceReplay),
+    "a-gem": _plain(AGEM),
     "coreset-random": _with_coreset(
         VCL, "random", "A random coreset alone.", ("#CC79A7", "P"), alone=True
     ),

@@ -16,7 +16,7 @@ from evclplus.core.likelihoods import Classification, Likelihood
 from evclplus.core.network import BayesianNetwork, Weights
 from evclplus.errors import SettingsError
 from evclplus.methods.space import TRAINING, Space
-from evclplus.settings import Optimiser, Settings, Training
+from evclplus.settings import LEARNING_RATES, Optimiser, Settings, Training
 
 Role = Literal["ours", "baseline", "lower bound", "upper bound"]
 
@@ -132,6 +132,11 @@ class Method(Settings, ABC):
         """The optimisers that it works with, the one to be taken by itself first."""
         return ("adam", "sgd")
 
+    @property
+    def learning_rates(self) -> dict[Optimiser, float]:
+        """The learning rate of each optimiser where none is given."""
+        return LEARNING_RATES
+
     def initial(self, network: BayesianNetwork) -> MeanField:
         """The weights before the first task."""
         return network.initial(variance=1.0)
@@ -189,7 +194,7 @@ class Method(Settings, ABC):
 
 def training_for(method: Method, wanted: Training) -> Training:
     """The settings with an optimiser that suits the method, and its learning rate."""
-    found = wanted.suited(method.optimisers)
+    found = wanted.suited(method.optimisers, method.learning_rates)
     if wanted.optimiser not in (None, found.optimiser):
         raise SettingsError(
             f"{method.name} does not work with optimiser = {wanted.optimiser!r}; leave it out or "

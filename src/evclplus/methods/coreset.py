@@ -72,6 +72,10 @@ class Coreset(Method):
     def optimisers(self) -> tuple[Optimiser, ...]:
         return self.method.optimisers
 
+    @property
+    def learning_rates(self) -> dict[Optimiser, float]:
+        return self.method.learning_rates
+
     def initial(self, network: BayesianNetwork) -> MeanField:
         return self.method.initial(network)
 

@@ -42,7 +42,8 @@ class Elastic(Calibrated, FunctionSpace):
 
     lam: float = Field(0.3, ge=0, description="lambda, the strength of the elastic penalties")
     fisher_labels: Labels = Field(
-        "exact", description="labels in the Fisher: the model's expectation, a draw, or the data's"
+        "exact",
+        description="labels in the Fisher: the model's expectation, draw or guess, or the data's",
     )
     fisher_reduction: Reduction = Field("mean", description="mean or sum over the examples")
     fisher_examples: int = Field(5000, ge=1, description="examples used at most")

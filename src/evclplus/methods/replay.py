@@ -42,19 +42,23 @@ class ExperienceReplay(Method):
 
     def begin(self, lesson: Lesson) -> Start:
         memory: Reservoir = lesson.memory
-        # In a head that grows, old examples compete with the new classes too.
-        outputs = lesson.task.outputs
-        stored = tuple(
-            replace(one, outputs=max(one.outputs, outputs)) if one.head == lesson.task.head else one
-            for one in memory.stored
-        )
         sources: tuple[Source, ...] = (Source((lesson.task,)),)
-        if stored:
+        if memory.stored:
+            stored = beside(memory.stored, lesson.task)
             sources = (*sources, Source(stored, per_step=self.replay_batch))
         return Start(lesson.q, memory, lesson.task, sources)
 
     def end(self, lesson: Lesson, start: Start, trained: Trained) -> Reservoir:
         return reservoir(start.memory, lesson.task, self.buffer_size, lesson.generator("reservoir"))
+
+
+def beside(stored: tuple[Examples, ...], task: Examples) -> tuple[Examples, ...]:
+    """Stored examples as they are trained on beside a task: in a head that grows, they compete
+    with the new classes too."""
+    return tuple(
+        replace(one, outputs=max(one.outputs, task.outputs)) if one.head == task.head else one
+        for one in stored
+    )
 
 
 def reservoir(
