@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 from evclplus.errors import SettingsError
 
-Labels = Literal["exact", "sampled", "true"]
+Labels = Literal["exact", "sampled", "predicted", "true"]
 """exact: the expectation over the model's own labels, all of them weighted by their
-probability. sampled: one label drawn from the model for each example. true: the data's label
-(the empirical Fisher)."""
+probability. sampled: one label drawn from the model for each example. predicted: the label that
+the model finds most probable. true: the data's label (the empirical Fisher)."""
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 """The mean loss of a batch, from (outputs, y)."""
@@ -56,6 +56,8 @@ class Classification:
             choices = [torch.full_like(y, label) for label in range(output.shape[1])]
         elif labels == "sampled":
             choices = [torch.multinomial(probabilities.cpu(), 1, generator=generator)[:, 0].to(y)]
+        elif labels == "predicted":
+            choices = [probabilities.argmax(1)]
         else:
             choices = [y]
         for choice in choices:
@@ -88,6 +90,11 @@ class Regression:
         elif labels == "sampled":
             noise = torch.randn(output.shape, generator=generator, dtype=output.dtype)
             yield noise.to(output.device) / self.std, ones
+        elif labels == "predicted":
+            raise SettingsError(
+                "fisher_labels = 'predicted' is for classes: at a Gaussian's mean its gradient is "
+                "zero; take exact, sampled or true"
+            )
         else:
             yield (y.view_as(output) - output) / self.std**2, ones
 

@@ -187,6 +187,57 @@ def reproduce(
 
 
 @app.command()
+def check(
+    systems: Annotated[
+        list[str] | None,
+        typer.Argument(help="Methods, protocols or single checks; default: all there are."),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds, from 0.")] = 5,
+    out: Annotated[Path, typer.Option("--out", help="Folder for records and table.md.")] = Path(
+        "results", "checks"
+    ),
+    page: Annotated[
+        Path | None, typer.Option("--page", help="Markdown file to put the table into as well.")
+    ] = None,
+    jobs: Jobs = None,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Run nothing; write the table again.")
+    ] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Run published protocols and compare with the figures reported for them. Finished runs are
+    kept: call again to go on."""
+    from evclplus.experiments import check as checking
+    from evclplus.experiments.checks import chosen
+    from evclplus.experiments.display import ComparisonBars
+    from evclplus.experiments.pool import work_through
+
+    _use_data_dir(data_dir)
+    every = checking.check_cells(chosen([]), range(seeds), out)
+    wanted = {one.name for one in chosen(systems or [])}
+    todo = [cell for cell in every if cell.check.name in wanted and not checking.has_record(cell)]
+    failed: list[str] = []
+    if todo and not report_only:
+        try:
+            with ComparisonBars(console, len(todo)) as bars:
+                failed = work_through(todo, jobs or os.cpu_count() or 1, bars, _command())
+        except KeyboardInterrupt:
+            _complain("interrupted: every finished run is kept; call again to go on")
+            raise typer.Exit(130) from None
+    found = checking.outcomes(every)
+    table = Table(*checking.HEADINGS)
+    for row in checking.rows([one for one in found if one.check.name in wanted]):
+        table.add_row(*row)
+    console.print(table)
+    make_folder(out)
+    checking.write_table(out / "table.md", found)
+    if page is not None:
+        checking.write_page(page, checking.markdown(found))
+    if failed:
+        raise SettingsError(f"{len(failed)} runs failed; see the lines above")
+
+
+@app.command()
 def tune(
     benchmark: BenchmarkName = None,
     methods: Annotated[

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from evclplus.benchmarks.registry import BENCHMARKS
 from evclplus.errors import FileError, SettingsError
 from evclplus.experiments.config import Experiment
 from evclplus.files import write_atomically
@@ -68,14 +69,16 @@ class Record(BaseModel):
     @property
     def full_config(self) -> Experiment:
         """The settings as this version knows them: an option that came after the record has the
-        value that says what was done before there was one, or its default. A method that is not
-        known here keeps what it was told."""
+        value that says what was done before there was one, or its default. A method or a stream
+        that is not known here keeps what it was told."""
         try:
             given = entry(self.config.method).kind.before | self.config.options
             options = options_of(method(self.config.method, **given))
-        except SettingsError:
+            kind = BENCHMARKS[self.config.benchmark].settings
+            stream = kind(**self.config.stream).model_dump(mode="json")
+        except (SettingsError, KeyError):
             return self.config
-        return self.config.model_copy(update={"options": options})
+        return self.config.model_copy(update={"options": options, "stream": stream})
 
     @property
     def is_dirty(self) -> bool:

@@ -5,9 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn import functional
 
 from evclplus.errors import DataError
-from evclplus.streams.arrays import Pair
+from evclplus.streams.arrays import Labelled, Pair
 from evclplus.streams.assemble import task_cuts
 from evclplus.streams.holdout import Splits, make_splits
 from evclplus.streams.scaling import Scaling
@@ -34,6 +36,10 @@ class SplitSettings(StreamSettings):
     tasks: int | None = Field(None, ge=1, description="how many tasks; none: all there are")
     permutation_seed: int | None = Field(
         None, ge=0, description="shuffle the pixels of every task by this seed; none: leave them"
+    )
+    padding: int = Field(0, ge=0, description="pixels of zeros added on each side of a picture")
+    all_outputs: bool = Field(
+        False, description="class: the classes of all tasks are outputs from the first task on"
     )
 
     @model_validator(mode="after")
@@ -105,6 +111,7 @@ def split_stream(
     """A split stream of a dataset whose splits are made."""
     groups = _groups(data, settings)
     view = base_view(data, settings)
+    data = _padded(data, settings.padding)
     shape = tuple(data.train.store.shape[1:])
     views = [view] * len(groups)
     if settings.permutation_seed is not None:
@@ -116,6 +123,8 @@ def split_stream(
         "/".join(data.class_names.get(class_, str(class_)) for class_ in group) for group in groups
     ]
     cuts = task_cuts(names, groups, views, settings.scenario)
+    if settings.all_outputs and settings.scenario == "class":
+        cuts = [replace(cut, outputs=cuts[-1].outputs) for cut in cuts]
     # The groups say all there is to say about the order, so that the record rebuilds the stream.
     resolved = {
         "groups": [list(group) for group in groups],
@@ -124,6 +133,29 @@ def split_stream(
         "tasks": len(groups),
     }
     return build_stream(name, data, cuts, settings, seed, resolved, notes)
+
+
+def _padded(data: Splits, width: int) -> Splits:
+    """The same pictures with a border of zeros, as stored: a scaling comes after it."""
+    if width == 0:
+        return data
+    shape = tuple(data.train.store.shape[1:])
+    if len(shape) < 2:
+        raise DataError(f"padding is for pictures, and an input here has the shape {shape}")
+    stores: dict[int, Tensor] = {}
+
+    def padded(split: Labelled) -> Labelled:
+        key = id(split.store)
+        if key not in stores:  # splits may share a store, and go on to
+            stores[key] = functional.pad(split.store, (width,) * 4)
+        return replace(split, store=stores[key])
+
+    return replace(
+        data,
+        train=padded(data.train),
+        validation=padded(data.validation),
+        test=padded(data.test),
+    )
 
 
 def _groups(data: Splits, settings: SplitSettings) -> Groups:

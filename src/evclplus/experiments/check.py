@@ -1,0 +1,145 @@
+"""Ours against published figures: run the checks, and say within, above or below."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Literal
+
+from evclplus.errors import FileError
+from evclplus.experiments.checks import Check
+from evclplus.experiments.compare import Cell, cells
+from evclplus.experiments.record import Record
+from evclplus.experiments.store import find_record
+from evclplus.files import write_atomically
+
+Verdict = Literal["within", "above", "below"]
+
+BEGIN, END = "<!-- checks: evclplus check -->", "<!-- end of checks -->"
+"""Where the table of a page goes."""
+
+
+@dataclass(frozen=True)
+class CheckCell(Cell):
+    """One run of a check."""
+
+    check: Check
+
+    @property
+    def title(self) -> str:
+        return f"{self.check.name} seed {self.experiment.seed}"
+
+
+def check_cells(checks: Sequence[Check], seeds: Sequence[int], out: Path) -> list[CheckCell]:
+    """A cell for each check and seed, all checks of one seed before the next."""
+    asked = [(check, seed) for seed in seeds for check in checks]
+    settled = cells([check.experiment(seed) for check, seed in asked], out)
+    return [
+        CheckCell(cell.experiment, out / check.name / f"seed-{seed}", check)
+        for cell, (check, seed) in zip(settled, asked, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A figure beside ours, in per cent."""
+
+    check: Check
+    accuracies: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.accuracies)
+
+    @property
+    def deviation(self) -> float:
+        return stdev(self.accuracies) if len(self.accuracies) > 1 else 0.0
+
+    @property
+    def bound(self) -> float:
+        """How far two means of equal systems are apart at most, 19 times of 20:
+        2 sqrt(sd^2 / n + sd_ours^2 / k). A spread that is not reported is taken to be ours."""
+        ours = self.deviation**2 / len(self.accuracies)
+        if self.check.deviation is None or self.check.runs is None:
+            return 2 * sqrt(2 * ours)
+        return 2 * sqrt(self.check.deviation**2 / self.check.runs + ours)
+
+    @property
+    def verdict(self) -> Verdict:
+        apart = self.mean - self.check.accuracy
+        if abs(apart) <= self.bound:
+            return "within"
+        return "above" if apart > 0 else "below"
+
+
+def outcomes(all_cells: Sequence[CheckCell]) -> list[Outcome]:
+    """Those of the checks that have a record, in the order of the checks."""
+    found: dict[str, tuple[Check, list[float]]] = {}
+    for cell in all_cells:
+        record = _record(cell)
+        if record is not None:
+            _, accuracies = found.setdefault(cell.check.name, (cell.check, []))
+            accuracies.append(100 * record.average_accuracy)
+    return [Outcome(check, tuple(accuracies)) for check, accuracies in found.values()]
+
+
+def has_record(cell: CheckCell) -> bool:
+    return _record(cell) is not None
+
+
+def _record(cell: CheckCell) -> Record | None:
+    """Its record, if it has the settings that are asked for."""
+    record = find_record(cell.folder)
+    if record is None or record.full_config.fingerprint() != cell.experiment.fingerprint():
+        return None
+    return record
+
+
+HEADINGS = ("system", "protocol", "theirs", "ours", "seeds", "may differ by", "verdict", "mark")
+
+
+def rows(found: Sequence[Outcome]) -> list[tuple[str, ...]]:
+    """A row of text for each outcome."""
+    made: list[tuple[str, ...]] = []
+    for one in found:
+        check = one.check
+        theirs = f"{check.accuracy:.2f}"
+        if check.deviation is not None:
+            theirs += f" ± {check.deviation:.2f} ({check.runs})"
+        ours = f"{one.mean:.2f} ± {one.deviation:.2f}"
+        system = " ".join(part for part in (check.method, check.variant) if part)
+        count = str(len(one.accuracies))
+        made.append(
+            (system, check.protocol.name, theirs, ours, count)
+            + (f"{one.bound:.2f}", one.verdict, check.mark)
+        )
+    return made
+
+
+def markdown(found: Sequence[Outcome]) -> str:
+    """The table with what is behind it."""
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|---|---|--:|--:|--:|--:|---|---|"]
+    lines += ["| " + " | ".join(row) + " |" for row in rows(found)]
+    sources = {one.check.protocol.source: None for one in found}
+    lines += ["", "Sources: " + "; ".join(sources) + "."]
+    notes = {one.check.differs: None for one in found if one.check.differs}
+    lines += [f"- {note}" for note in notes]
+    return "\n".join(lines) + "\n"
+
+
+def write_table(path: Path, found: Sequence[Outcome]) -> None:
+    write_atomically(path, markdown(found))
+
+
+def write_page(page: Path, table: str) -> None:
+    """Put the table between its two marks in a page, and leave the rest of it as it is."""
+    try:
+        text = page.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"cannot read {page}: {error.strerror}") from None
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise FileError(f"{page} has no place for the table: a line {BEGIN} and a line {END}")
+    write_atomically(page, f"{before}{BEGIN}\n\n{table}\n{END}{after}")
