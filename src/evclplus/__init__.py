@@ -20,6 +20,7 @@ from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
 from evclplus.methods.joint import Joint
+from evclplus.methods.lwf import LearningWithoutForgetting
 from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.natural import NaturalVCL
 from evclplus.methods.replay import ExperienceReplay
@@ -59,6 +60,7 @@ __all__ = [
     "FineTune",
     "Joint",
     "Learner",
+    "LearningWithoutForgetting",
     "MeanField",
     "MemoryAwareSynapses",
     "Method",

@@ -223,6 +223,7 @@ class Learner:
             generator=lambda purpose: generator(self.seed, position, purpose),
             fit=trainer,
             likelihood=self.likelihood,
+            seen=seen,
         )
 
     def _trainer(self, label: str) -> Trainer:

@@ -13,6 +13,7 @@ from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
 from evclplus.methods.joint import Joint
+from evclplus.methods.lwf import LearningWithoutForgetting
 from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.natural import NaturalVCL
 from evclplus.methods.replay import ExperienceReplay
@@ -82,6 +83,7 @@ METHODS: dict[str, Entry] = {
     "si": _plain(SynapticIntelligence),
     "mas": _plain(MemoryAwareSynapses),
     "natural-vcl": _plain(NaturalVCL),
+    "lwf": _plain(LearningWithoutForgetting),
     "er": _plain(ExperienceReplay),
     "a-gem": _plain(AGEM),
     "coreset-random": _with_coreset(

@@ -63,6 +63,7 @@ class Lesson:
     task        the task's examples
     position    how many tasks came before
     earlier     the heads of earlier tasks that this task does not use
+    seen        how many outputs of each head earlier tasks have used
     new         marks the weights that this task is the first to use; made when it is asked for, so
                 that it takes no room during training
     generator   random numbers for a purpose
@@ -81,6 +82,7 @@ class Lesson:
     fit: Fit
     likelihood: Likelihood = field(default_factory=Classification)
     calibrated: dict[str, float] = field(default_factory=dict)
+    seen: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -40,16 +40,20 @@ class HeldHeads:
     def outputs(
         self, network: BayesianNetwork, weights: Weights, batch: Batch
     ) -> tuple[Tensor, Tensor]:
-        """What the batch's own head answers, and what the held ones do, all from one pass."""
+        """What the batch's own head answers, and what the held ones do."""
+        output = self.together(network, weights, batch)
         if self.linear is not None:
-            output = network(weights, batch.inputs, batch.head, held=self.linear, training=True)
             count = self.linear[0].shape[0]
         else:
-            asked = (batch.head, *self.heads)
-            output = network(weights.at(dict(self.named)), batch.inputs, asked, training=True)
             assert batch.answers is not None
             count = batch.answers.shape[1]
         return output[:, :-count], output[:, -count:]
+
+    def together(self, network: BayesianNetwork, weights: Weights, batch: Batch) -> Tensor:
+        """The same side by side, all from one pass."""
+        head = (batch.head, *self.heads) if self.heads else batch.head
+        weights = weights.at(dict(self.named)) if self.heads else weights
+        return network(weights, batch.inputs, head, held=self.linear, training=True)
 
 
 class FunctionSpace(Method):
@@ -83,9 +87,14 @@ class FunctionSpace(Method):
 
 
 def hold(
-    network: BayesianNetwork, previous: MeanField, heads: tuple[int, ...], examples: Examples
+    network: BayesianNetwork,
+    previous: MeanField,
+    heads: tuple[int, ...],
+    examples: Examples,
+    own: tuple[int, ...] = (),
 ) -> tuple[HeldHeads, Examples]:
-    """The heads to hold, and the examples with what these answer before anything is learned."""
+    """The heads to hold, and the examples with what these answer before anything is learned; the
+    answers of `own` heads, which are not held, come first."""
     linear = network.linear_heads(previous, heads) if network.has_heads else None
     if linear is not None:
         linear = _padded(linear)
@@ -93,13 +102,15 @@ def hold(
     elif heads:
         held = HeldHeads(None, heads, tuple(network.weights_of_head(previous, heads).items()))
     else:
-        return HeldHeads(), examples
+        held = HeldHeads()
+    asked = (*own, *held.heads)
+    if linear is None and not asked:
+        return held, examples
     network = network.copy()  # running statistics stay as they are
     answers = []
     with torch.no_grad():
         for index in torch.arange(len(examples)).split(rows_at_once(examples.store)):
             x = examples.inputs(index).to(network.device)
-            asked = () if linear is not None else heads
             output = network(previous, x, asked, held=linear)
             answers.append(output.to(examples.labels.device))
     return held, replace(examples, answers=torch.cat(answers))
@@ -107,14 +118,18 @@ def hold(
 
 def _padded(linear: Held) -> Held:
     weight, bias = linear
-    rows = LEAST_OUTPUTS
-    while rows < len(weight):
-        rows *= 2
-    more = rows - len(weight)
+    more = block(len(weight), LEAST_OUTPUTS) - len(weight)
     return (
         torch.cat([weight, weight.new_zeros(more, weight.shape[1])]),
         torch.cat([bias, bias.new_zeros(more)]),
     )
+
+
+def block(count: int, least: int) -> int:
+    """`least`, or twice, four times as many: the first that is enough."""
+    while least < count:
+        least *= 2
+    return least
 
 
 def function_space(now: Tensor, before: Tensor, lam_function: float | Tensor) -> Tensor:

@@ -1,0 +1,124 @@
+"""LwF: learning without forgetting (Li and Hoiem, ECCV 2016), with point weights.
+
+    minimise  -log p(y|x, theta) + lambda sum_h KL( p_h(x; theta_prev) || p_h(x; theta) )
+
+    p_h(x; theta) = softmax(z_h(x; theta) / T)
+
+x are the inputs of the task being learned, z_h what was answered before it came: all outputs of an
+earlier head, or of a head that this task goes on with those that earlier tasks used. Nothing is
+kept between tasks: what the old weights answer is computed once, when the task arrives.
+
+In a logit this curves by p (1 - p) / T^2, at T = 2 by 0.01 to 0.06. The function-space term of
+`function_space.py` curves by lambda_f alike for sure answers and open ones, which is why that one
+is a strength to choose and this one has the weight 1.
+
+Departures. The paper's old heads are trained along; here they stay at theta_prev, and only a head
+that the new task itself uses moves. A head that follows the new inputs, which are not its own,
+keeps the term small while its answers on its own inputs drift; held, all of the drift is the
+body's, where the term sees it. It also makes one pass serve all heads. The paper first trains a new
+head alone (a warm-up), which most public code leaves out, as this does.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from evclplus.core.batches import Batch, Source
+from evclplus.core.engine import Terms
+from evclplus.core.network import BayesianNetwork, Weights
+from evclplus.methods.base import Lesson, Method, Start, Trained
+from evclplus.methods.function_space import HeldHeads, block, hold
+from evclplus.methods.needs import needs_classes
+from evclplus.methods.space import TRAINING, Log, Space
+
+LEAST_HEADS = 8
+"""Heads come in blocks of this many, as in `function_space.py`: a compiled graph serves more."""
+
+UNUSED = -1e9
+"""The logit of an output that is not in use: its probability is zero, its logarithm a number."""
+
+
+@dataclass(frozen=True)
+class Answerers:
+    """Where the outputs of each head lie among all that are asked for, (heads, outputs), and
+    which of these places are in use. The number of heads is filled up to a block's, as `hold`
+    does it: a head of one output has nothing to say."""
+
+    places: Tensor
+    used: Tensor
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """(examples, heads, outputs) from the outputs side by side."""
+        every = outputs.index_select(1, self.places.flatten()).view(-1, *self.places.shape)
+        return every.masked_fill(~self.used, UNUSED)
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """What is held while a task is learned; nothing between tasks."""
+
+    held: HeldHeads = field(default_factory=HeldHeads)
+    answerers: Answerers | None = None
+
+
+class LearningWithoutForgetting(Method):
+    """Earlier outputs keep their softened answers on the new inputs; nothing is stored."""
+
+    name: ClassVar[str] = "lwf"
+    colour: ClassVar[str] = "#8B5A2B"
+    marker: ClassVar[str] = "4"
+    memory_type: ClassVar[type] = Distilled
+    space: ClassVar[Space] = TRAINING | {"lam": Log(0.1, 10.0), "temperature": Log(1.0, 10.0)}
+
+    lam: float = Field(1.0, ge=0, description="lambda, the weight of each earlier head")
+    temperature: float = Field(2.0, gt=0, description="T, divides the logits of both answers")
+
+    def likelihood(
+        self, weights: Weights, memory: Distilled, batch: Batch, network: BayesianNetwork
+    ) -> Terms:
+        if memory.answerers is None or batch.answers is None:
+            return super().likelihood(weights, memory, batch, network)
+        output = memory.held.together(network, weights, batch)
+        now, before = map(memory.answerers.logits, (output, batch.answers))
+        return {
+            "nll": batch.nll(output),
+            "distillation": self.lam * distillation(now, before, self.temperature),
+        }
+
+    def begin(self, lesson: Lesson) -> Start:
+        needs_classes(self.name, lesson)
+        if not lesson.seen:
+            return super().begin(lesson)
+        heads = (lesson.task.head, *lesson.earlier)
+        held, task = hold(lesson.network, lesson.q, heads[1:], lesson.task, own=heads[:1])
+        memory = Distilled(held, answerers(lesson, heads))
+        return Start(lesson.q, memory, task, (Source((task,)),))
+
+    def end(self, lesson: Lesson, start: Start, trained: Trained) -> Distilled:
+        return Distilled()
+
+
+@torch.no_grad()
+def answerers(lesson: Lesson, heads: tuple[int, ...]) -> Answerers:
+    """Where the outputs in use of these heads lie, when all outputs are asked for in this order."""
+    x = lesson.task.inputs(torch.arange(1)).to(lesson.network.device)
+    rows, start = [], 0
+    for head in heads:
+        rows.append((start, lesson.seen.get(head, 0)))
+        start += lesson.network.copy()(lesson.q, x, head).shape[1]
+    rows = [(start, count) for start, count in rows if count]
+    rows += [(0, 1)] * (block(len(rows), LEAST_HEADS) - len(rows))
+    number = torch.arange(max(count for _, count in rows))
+    used = torch.stack([number < count for _, count in rows])
+    places = torch.stack([start + number for start, _ in rows]).where(used, 0)
+    return Answerers(places.to(x.device), used.to(x.device))
+
+
+def distillation(now: Tensor, before: Tensor, temperature: float | Tensor) -> Tensor:
+    """mean over x of sum_h KL(softmax(z_h before / T) || softmax(z_h now / T)), from logits
+    (examples, heads, outputs). It is the paper's cross-entropy less a constant."""
+    log_old, log_new = ((z / temperature).log_softmax(2) for z in (before, now))
+    return (log_old.exp() * (log_old - log_new)).sum((1, 2)).mean()
