@@ -24,6 +24,7 @@ from evclplus.methods.lwf import LearningWithoutForgetting
 from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.natural import NaturalVCL
 from evclplus.methods.replay import ExperienceReplay
+from evclplus.methods.rwalk import RiemannianWalk
 from evclplus.methods.synaptic import SynapticIntelligence
 from evclplus.methods.vcl import VCL
 from evclplus.settings import Training
@@ -67,6 +68,7 @@ __all__ = [
     "MultiHead",
     "NaturalVCL",
     "Regression",
+    "RiemannianWalk",
     "Scores",
     "Stream",
     "SynapticIntelligence",

@@ -17,6 +17,7 @@ from evclplus.methods.lwf import LearningWithoutForgetting
 from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.natural import NaturalVCL
 from evclplus.methods.replay import ExperienceReplay
+from evclplus.methods.rwalk import RiemannianWalk
 from evclplus.methods.space import Space
 from evclplus.methods.synaptic import SynapticIntelligence
 from evclplus.methods.vcl import VCL
@@ -83,6 +84,7 @@ METHODS: dict[str, Entry] = {
     "si": _plain(SynapticIntelligence),
     "mas": _plain(MemoryAwareSynapses),
     "natural-vcl": _plain(NaturalVCL),
+    "rwalk": _plain(RiemannianWalk),
     "lwf": _plain(LearningWithoutForgetting),
     "er": _plain(ExperienceReplay),
     "a-gem": _plain(AGEM),
