@@ -15,6 +15,7 @@ from evclplus.methods import METHODS, method
 from evclplus.methods.agem import AGEM
 from evclplus.methods.base import Method
 from evclplus.methods.coreset import Coreset
+from evclplus.methods.der import DarkExperienceReplay
 from evclplus.methods.evcl import EVCL
 from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
@@ -52,6 +53,7 @@ __all__ = [
     "ContinualClassifier",
     "ContinualRegressor",
     "Coreset",
+    "DarkExperienceReplay",
     "EVCLPlus",
     "Evaluation",
     "EvclplusError",

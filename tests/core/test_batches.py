@@ -158,3 +158,22 @@ def test_a_batch_scores_the_outputs_in_use_by_its_likelihood() -> None:
     torch.testing.assert_close(
         other.nll(output[:2]), Regression(2.0)(output[:2, :1], other.y.float())
     )
+
+
+def test_a_source_with_a_weight_enters_by_its_own_mean() -> None:
+    def some(count: int, head: int = 0) -> Examples:
+        return Examples(torch.zeros(count, 2), torch.zeros(count).long(), outputs=2, head=head)
+
+    pooled = (Source((some(12),)), Source((some(9),), per_step=4))
+    weighted = (
+        Source((some(5, 0), some(5, 1)), per_step=6, weight=0.3),
+        Source((some(7, 2),), per_step=3, weight=2.0),
+    )
+    for batches in steps_of_epoch((*pooled, *weighted), 6, torch.Generator().manual_seed(0)):
+        shares: dict[float, float] = {}
+        own = batches[:2]
+        assert [batch.share for batch in own] == [0.6, 0.4]
+        for batch in batches[2:]:
+            shares[batch.head == 2] = shares.get(batch.head == 2, 0) + batch.share
+        assert shares[False] == pytest.approx(0.3)
+        assert shares[True] == pytest.approx(2.0)

@@ -1,5 +1,6 @@
 """Minibatches drawn straight from tensors: one gather per batch, no work per example."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -53,11 +54,14 @@ class Source:
     """Examples that feed training. The first source of a run is gone through once an epoch; of a
     further one, each step draws `per_step` examples at random, with replacement; none: as many as
     it has of the first. The gradient of a further one that is kept `apart` is no part of the step's
-    own: `move` sees it as `here.reference`, the mean over all that is kept apart."""
+    own: `move` sees it as `here.reference`, the mean over all that is kept apart. A step's loss is
+    the mean over the examples of all its sources together, but for those that say what the mean
+    over their own is multiplied by: their `weight`."""
 
     examples: tuple[Examples, ...]
     per_step: int | None = None
     apart: bool = False
+    weight: float | None = None
 
     def __len__(self) -> int:
         return sum(map(len, self.examples))
@@ -97,17 +101,27 @@ def steps_of_epoch(
         cuts += [(number, group, index) for index in order.split(_sizes(len(order), batch_size))]
     for position in torch.randperm(len(cuts), generator=generator).tolist():
         _, group, index = cuts[position]
-        found = [(group, index, False)]
+        found = [(first, group, index)]
         for source in others:
             drawn = _drawn(source, source.per_step or len(index), generator)
-            found += [(*one, source.apart) for one in drawn]
-        totals = {True: 0, False: 0}
-        for _, index, apart in found:
-            totals[apart] += len(index)
+            found += [(source, *one) for one in drawn]
+        totals: Counter[object] = Counter()
+        for source, _, index in found:
+            totals[_together(source)] += len(index)
         yield [
-            _batch(group, index, len(index) / totals[apart], likelihood, apart)
-            for group, index, apart in found
+            _batch(group, index, _share(source, len(index), totals), likelihood, source.apart)
+            for source, group, index in found
         ]
+
+
+def _together(source: Source) -> object:
+    """Sources of which one mean is made have the same of these."""
+    return source.apart if source.weight is None else id(source)
+
+
+def _share(source: Source, count: int, totals: Counter[object]) -> float:
+    weight = 1.0 if source.weight is None else source.weight
+    return weight * count / totals[_together(source)]
 
 
 def _drawn(

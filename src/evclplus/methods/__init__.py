@@ -8,6 +8,7 @@ from evclplus.errors import SettingsError
 from evclplus.methods.agem import AGEM
 from evclplus.methods.base import Method, Role
 from evclplus.methods.coreset import CORESET, Coreset
+from evclplus.methods.der import DarkExperienceReplay
 from evclplus.methods.evcl import EVCL
 from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
@@ -88,6 +89,13 @@ METHODS: dict[str, Entry] = {
     "lwf": _plain(LearningWithoutForgetting),
     "er": _plain(ExperienceReplay),
     "a-gem": _plain(AGEM),
+    "der++": _plain(DarkExperienceReplay),
+    "der": _variant(
+        DarkExperienceReplay,
+        "Dark experience replay from stored logits, without labels.",
+        ("#884455", "v"),
+        beta=0.0,
+    ),
     "coreset-random": _with_coreset(
         VCL, "random", "A random coreset alone.", ("#CC79A7", "P"), alone=True
     ),

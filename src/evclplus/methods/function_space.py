@@ -106,14 +106,24 @@ def hold(
     asked = (*own, *held.heads)
     if linear is None and not asked:
         return held, examples
+    return held, replace(examples, answers=answers_of(network, previous, examples, asked, linear))
+
+
+@torch.no_grad()
+def answers_of(
+    network: BayesianNetwork,
+    q: MeanField,
+    examples: Examples,
+    heads: int | tuple[int, ...],
+    held: Held | None = None,
+) -> Tensor:
+    """What these heads say of all the examples, under the means."""
     network = network.copy()  # running statistics stay as they are
     answers = []
-    with torch.no_grad():
-        for index in torch.arange(len(examples)).split(rows_at_once(examples.store)):
-            x = examples.inputs(index).to(network.device)
-            output = network(previous, x, asked, held=linear)
-            answers.append(output.to(examples.labels.device))
-    return held, replace(examples, answers=torch.cat(answers))
+    for index in torch.arange(len(examples)).split(rows_at_once(examples.store)):
+        output = network(q, examples.inputs(index).to(network.device), heads, held=held)
+        answers.append(output.to(examples.labels.device))
+    return torch.cat(answers)
 
 
 def _padded(linear: Held) -> Held:

@@ -4,6 +4,12 @@
 
 It keeps M examples: each example of the stream, whatever its task, is among them with the same
 probability.
+
+The reservoir is filled when a task ends. Public code fills it step by step, so that a task's own
+examples are drawn again while it is learned, at the cost of older ones: in the second of two
+equal tasks, from none at its start to half of a draw at its end. Here all of a draw is old. What
+is stored when a task ends has the same distribution, and with more than one epoch a step-by-step
+reservoir would count every example several times.
 """
 
 from dataclasses import dataclass, replace
@@ -41,12 +47,11 @@ class ExperienceReplay(Method):
     )
 
     def begin(self, lesson: Lesson) -> Start:
-        memory: Reservoir = lesson.memory
+        stored = beside(lesson.memory.stored, lesson.task)
         sources: tuple[Source, ...] = (Source((lesson.task,)),)
-        if memory.stored:
-            stored = beside(memory.stored, lesson.task)
+        if stored:
             sources = (*sources, Source(stored, per_step=self.replay_batch))
-        return Start(lesson.q, memory, lesson.task, sources)
+        return Start(lesson.q, lesson.memory, lesson.task, sources)
 
     def end(self, lesson: Lesson, start: Start, trained: Trained) -> Reservoir:
         return reservoir(start.memory, lesson.task, self.buffer_size, lesson.generator("reservoir"))
@@ -55,10 +60,10 @@ class ExperienceReplay(Method):
 def beside(stored: tuple[Examples, ...], task: Examples) -> tuple[Examples, ...]:
     """Stored examples as they are trained on beside a task: in a head that grows, they compete
     with the new classes too."""
-    return tuple(
-        replace(one, outputs=max(one.outputs, task.outputs)) if one.head == task.head else one
-        for one in stored
-    )
+    outputs = {task.head: task.outputs}
+    for one in stored:
+        outputs[one.head] = max(one.outputs, outputs.get(one.head, 0))
+    return tuple(replace(one, outputs=outputs[one.head]) for one in stored)
 
 
 def reservoir(
