@@ -20,6 +20,7 @@ from evclplus.methods.evcl import EVCL
 from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
+from evclplus.methods.gvcl import GVCL
 from evclplus.methods.joint import Joint
 from evclplus.methods.lwf import LearningWithoutForgetting
 from evclplus.methods.mas import MemoryAwareSynapses
@@ -48,6 +49,7 @@ __all__ = [
     "AGEM",
     "EVCL",
     "EWC",
+    "GVCL",
     "METHODS",
     "VCL",
     "ContinualClassifier",

@@ -13,6 +13,7 @@ from evclplus.methods.evcl import EVCL
 from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
+from evclplus.methods.gvcl import GVCL
 from evclplus.methods.joint import Joint
 from evclplus.methods.lwf import LearningWithoutForgetting
 from evclplus.methods.mas import MemoryAwareSynapses
@@ -81,6 +82,14 @@ METHODS: dict[str, Entry] = {
     "vcl": _plain(VCL),
     "vcl-random": _with_coreset(VCL, "random", "VCL with a random coreset.", ("#56B4E9", "v")),
     "vcl-kcenter": _with_coreset(VCL, "kcenter", "VCL with a k-center coreset.", ("#332288", "<")),
+    "vcl-tempered": _variant(
+        VCL,
+        "VCL with a tempered likelihood: beta / N times the KL.",
+        ("#88CCEE", "+"),
+        beta=0.1,
+        kl_scale="examples",
+    ),
+    "gvcl": _plain(GVCL),
     "ewc": _plain(EWC),
     "si": _plain(SynapticIntelligence),
     "mas": _plain(MemoryAwareSynapses),
