@@ -105,10 +105,10 @@ class Header(BaseModel):
             )
         return criterion
 
-    def own_point(self, point: Predicate | None, matters: bool) -> Predicate:
-        """Which parameters are point values; where that matters for heads that are still to come,
-        the choice is passed again."""
-        saved = self.layout.point_names
+    def own_point(self, point: Predicate | None, known: Predicate, matters: bool) -> Predicate:
+        """Which parameters are point values beside those that are `known` to be; where that matters
+        for heads that are still to come, the choice is passed again."""
+        saved = tuple(name for name in self.layout.point_names if not known(name))
         if point is None and saved and matters:
             raise FileError(
                 f"this learner keeps {saved[0]} and others as point values, and heads may still "

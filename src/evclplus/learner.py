@@ -25,7 +25,7 @@ from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead, new_weights
 from evclplus.core.likelihoods import Classification, Criterion, Likelihood, likelihood_of
 from evclplus.core.metrics import Scores, entropy, scores
-from evclplus.core.network import BayesianNetwork, Predicate
+from evclplus.core.network import BayesianNetwork, Predicate, own_points
 from evclplus.core.noise import new_seeds
 from evclplus.errors import DataError, FileError, SettingsError, StateError
 from evclplus.methods import described, from_description
@@ -205,12 +205,10 @@ class Learner:
         self, network: BayesianNetwork, q: MeanField, memory: Any, task: Task, trainer: Trainer
     ) -> Lesson:
         seen, position = self.outputs_seen, len(self.learned)
-        head = network.skeleton.heads[task.head] if network.has_heads else None  # type: ignore[index]
-        grows = isinstance(head, nn.Linear)
 
         def new() -> Tensor:
-            marks = new_weights(network.owner, network.layout, task.head, seen, task.outputs, grows)
-            return marks.to(network.device)
+            weights = (network.owner, network.layout, task.head, seen, task.outputs)
+            return new_weights(*weights, network.rows_are_outputs).to(network.device)
 
         return Lesson(
             network=network,
@@ -532,7 +530,9 @@ class Learner:
             seed=header.seed,
             samples=header.samples,
             criterion=header.own_likelihood(criterion),
-            point=header.own_point(point, isinstance(network, MultiHead) and not method.is_point),
+            point=header.own_point(
+                point, own_points(network), isinstance(network, MultiHead) and not method.is_point
+            ),
             callback=callback,
             **settings.model_dump(),
         )

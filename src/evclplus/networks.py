@@ -21,13 +21,15 @@ class Architecture(Settings):
     input_shape: tuple[int, ...] = Field(min_length=1)
     hidden: tuple[int, ...] = Field(description="widths, or channels for a convnet")
     heads: tuple[int, ...] = Field((), description="outputs of each head; more come with tasks")
+    film: bool = Field(False, description="each task has a scale and a shift for every unit")
 
 
 class ReadyNetwork(MultiHead):
     """A network that knows its own architecture, so that a saved learner can rebuild it."""
 
     def __init__(self, architecture: Architecture, body: nn.Module, features: int) -> None:
-        super().__init__(body, [nn.Linear(features, width) for width in architecture.heads])
+        heads = [nn.Linear(features, width) for width in architecture.heads]
+        super().__init__(body, heads, film=architecture.film)
         self.architecture = architecture
 
     def grow(self, head: int, outputs: int, features: int) -> None:
@@ -38,12 +40,19 @@ class ReadyNetwork(MultiHead):
 
 
 def mlp(
-    inputs: int, hidden: Sequence[int], heads: Sequence[int] = (), seed: int = 0
+    inputs: int,
+    hidden: Sequence[int],
+    heads: Sequence[int] = (),
+    seed: int = 0,
+    film: bool = False,
 ) -> ReadyNetwork:
     """ReLU layers of the given widths, then linear heads. A learner adds heads as tasks arrive;
-    `heads` has the outputs of those that are there from the beginning."""
+    `heads` has the outputs of those that are there from the beginning. With `film`, each task has a
+    scale and a shift of its own for every unit, see `MultiHead`."""
     return build(
-        Architecture(kind="mlp", input_shape=(inputs,), hidden=tuple(hidden), heads=tuple(heads)),
+        Architecture(
+            kind="mlp", input_shape=(inputs,), hidden=tuple(hidden), heads=tuple(heads), film=film
+        ),
         seed,
     )
 
@@ -53,6 +62,7 @@ def convnet(
     channels: Sequence[int] = (32, 64),
     heads: Sequence[int] = (),
     seed: int = 0,
+    film: bool = False,
 ) -> ReadyNetwork:
     """For each entry of `channels` a 3x3 convolution, ReLU and 2x2 max-pooling, then the heads,
     as for `mlp`. `input_shape` is (channels, height, width).
@@ -63,6 +73,7 @@ def convnet(
             input_shape=tuple(input_shape),
             hidden=tuple(channels),
             heads=tuple(heads),
+            film=film,
         ),
         seed,
     )

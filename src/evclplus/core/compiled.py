@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from evclplus.core import tree
 from evclplus.core.batches import Batch
 from evclplus.core.engine import Problem, Terms, Vectors, likelihood_gradient, update
+from evclplus.core.film import FiLM
 from evclplus.core.gaussian import Layout
 from evclplus.core.graphs import Argument, Graph, Graphs
 from evclplus.core.heads import MultiHead
@@ -27,7 +28,7 @@ from evclplus.settings import Settings
 
 KNOWN_MODULES: tuple[type[nn.Module], ...] = (
     *LOCAL_LAYERS.values(),
-    *(nn.Sequential, nn.ModuleList, nn.Identity, nn.Flatten, nn.Unflatten),
+    *(FiLM, nn.Sequential, nn.ModuleList, nn.Identity, nn.Flatten, nn.Unflatten),
     *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Softplus),
     *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
@@ -166,7 +167,7 @@ def _description(problem: Problem, batch: Batch, names: Sequence[str]) -> tuple[
     module, owner = network.skeleton, network.owner
     parts = [module]
     if isinstance(module, MultiHead):
-        parts = [module.body, module.heads[batch.head]]
+        parts = [module.body, *module.parts_of(batch.head)]
     gaussian = set(network.layout.names[: network.layout.gaussian_names])
     return (
         *map(_module, parts),

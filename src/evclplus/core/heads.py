@@ -1,11 +1,13 @@
 """How a network's outputs belong to tasks: a head per task, or one head that grows."""
 
+import copy
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from evclplus.core.film import modulated, new_films
 from evclplus.core.gaussian import Layout
 
 Owner = Callable[[str], int | None]
@@ -19,7 +21,8 @@ class MultiHead(nn.Module):
     """A shared body and one small output module, a head, for each task (or one for all).
 
     Heads may be given, or made as tasks arrive: `new_head(features, outputs)` makes one, by default
-    a linear layer.
+    a linear layer. With `film` the body is told its task: each head has a scale and a shift for
+    every unit of the body, which has to be an nn.Sequential.
     """
 
     def __init__(
@@ -27,33 +30,62 @@ class MultiHead(nn.Module):
         body: nn.Module,
         heads: Sequence[nn.Module] = (),
         new_head: Callable[[int, int], nn.Module] = nn.Linear,
+        film: bool = False,
     ) -> None:
         super().__init__()
         self.body = body
         self.heads = nn.ModuleList(heads)
         self.new_head = new_head
+        self.films: nn.ModuleList | None = None
+        if film:
+            self.films = nn.ModuleList([new_films(body) for _ in heads])
 
     def forward(self, x: Tensor, head: int | Sequence[int] = 0, held: Held | None = None) -> Tensor:
         """The outputs of a head, or of several side by side; those of `held` come last. Without any
         head, the features."""
-        features = self.body(x)
         asked = (head,) if isinstance(head, int) else head
-        outputs = [self.heads[one](features) for one in asked]
-        if held is not None:
-            outputs.append(F.linear(features, *held))
-        if not outputs:
-            outputs = [features]
+        if self.films is not None and asked:
+            outputs = [self.heads[one](modulated(self.body, self.films[one], x)) for one in asked]
+        else:
+            features = self.body(x)
+            outputs = [self.heads[one](features) for one in asked]
+            if held is not None:
+                outputs.append(F.linear(features, *held))
+            outputs = outputs or [features]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
 
     def owner(self, name: str) -> int | None:
         """The head that a parameter belongs to; None for the body's."""
         part, _, rest = name.partition(".")
-        return int(rest.partition(".")[0]) if part == "heads" else None
+        return int(rest.partition(".")[0]) if part in ("heads", "films") else None
+
+    def is_point(self, name: str) -> bool:
+        """Whether a parameter stays a point value, whatever the method."""
+        return name.startswith("films.")
+
+    def rows_are_outputs(self, name: str) -> bool:
+        """Whether a parameter belongs to a head that can become wider, a row for each output."""
+        part, _, rest = name.partition(".")
+        return part == "heads" and isinstance(self.heads[int(rest.partition(".")[0])], nn.Linear)
+
+    def parts_of(self, head: int) -> list[nn.Module]:
+        """What came with a head: its FiLM, if there is one, and itself."""
+        films = [] if self.films is None else [self.films[head]]
+        return [*films, self.heads[head]]
+
+    def with_film(self) -> "MultiHead":
+        """A copy whose body is told its task."""
+        told = copy.deepcopy(self)
+        if told.films is None:
+            told.films = nn.ModuleList([new_films(told.body) for _ in told.heads])
+        return told
 
     def grow(self, head: int, outputs: int, features: int) -> None:
         """Add the head that a task needs, or outputs to a linear one that has fewer."""
         if head == len(self.heads):
             self.heads.append(self.new_head(features, outputs))
+            if self.films is not None:
+                self.films.append(new_films(self.body))
             return
         old, new = self.heads[head], self.new_head(features, outputs)
         assert isinstance(old, nn.Linear), "only a linear head can become wider"
@@ -66,13 +98,18 @@ class MultiHead(nn.Module):
 
 
 def new_weights(
-    owner: Owner, layout: Layout, head: int, seen: dict[int, int], outputs: int, grows: bool
+    owner: Owner,
+    layout: Layout,
+    head: int,
+    seen: dict[int, int],
+    outputs: int,
+    grows: Callable[[str], bool],
 ) -> Tensor:
     """Marks the weights that come into use with a task.
 
     `seen` says how many outputs of each head earlier tasks used; the task uses `outputs` of
-    `head`. Shared weights come with the first task, a head with its first task, and the rows of a
-    head that `grows` with the classes they stand for.
+    `head`. Shared weights come with the first task, what a head owns with its first task, and the
+    rows of a parameter that `grows` with the classes they stand for.
     """
     before = seen.get(head, 0)
     marks = []
@@ -82,6 +119,7 @@ def new_weights(
         if owned_by is None:
             mark[...] = not seen
         elif owned_by == head:
-            mark[slice(before, outputs) if grows else ...] = grows or before == 0
+            rows = grows(name)
+            mark[slice(before, outputs) if rows else ...] = rows or before == 0
         marks.append(mark.flatten())
     return torch.cat(marks)

@@ -47,7 +47,8 @@ class Weights:
 class BayesianNetwork:
     """A copy of a module that computes with the weights it is handed.
 
-    The module itself is never touched. `point` names the parameters to keep as point values.
+    The module itself is never touched. `point` names the parameters to keep as point values; a
+    module may have some of its own, which its method `is_point` names.
     Parameters with requires_grad=False stay constants. The copy keeps its own buffers, so
     running statistics and dropout mean what they always mean. `device` is where it computes,
     by default where the module's weights are.
@@ -78,13 +79,17 @@ class BayesianNetwork:
         if parameters or not self.has_heads:  # heads may still come
             _check(self.skeleton, parameters)
         # Stable: Gaussian ones first, in module order.
-        names = sorted(parameters, key=self.point)
+        names = sorted(parameters, key=self.is_point)
         self.layout = Layout(
             names=tuple(names),
             shapes=tuple(tuple(parameters[name].shape) for name in names),
-            gaussian_names=sum(not self.point(name) for name in names),
+            gaussian_names=sum(not self.is_point(name) for name in names),
         )
         self.local_layers |= _make_layers_local(self.skeleton)
+
+    def is_point(self, name: str) -> bool:
+        """Whether a parameter has no variance."""
+        return self.point(name) or own_points(self.skeleton)(name)
 
     def copy(self) -> "BayesianNetwork":
         """A network with its own running statistics; the first weights are shared."""
@@ -104,7 +109,8 @@ class BayesianNetwork:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module.grow(head, outputs, features)
-        module.heads[head].to(self.device, self.dtype)
+        for part in module.parts_of(head):
+            part.to(self.device, self.dtype)
         larger.growth = (*self.growth, (head, outputs, features))
         larger.local_layers.pop(f"heads.{head}", None)  # of a head that was made anew, wider
         larger._lay_out()
@@ -139,6 +145,11 @@ class BayesianNetwork:
         owner: int | None = getattr(self.skeleton, "owner", lambda name: None)(name)
         return owner
 
+    def rows_are_outputs(self, name: str) -> bool:
+        """Whether a weight belongs to a head that becomes wider with its classes."""
+        module = self.skeleton
+        return isinstance(module, MultiHead) and module.rows_are_outputs(name)
+
     def shared(self) -> Tensor:
         """Marks the weights that all tasks use."""
         pairs = zip(self.layout.names, self.layout.sizes, strict=True)
@@ -152,9 +163,11 @@ class BayesianNetwork:
 
     def linear_heads(self, q: MeanField, heads: Sequence[int]) -> Held | None:
         """These heads' means as one weight and one bias, row by row, if all of them are linear
-        and the module asks its heads in the usual way."""
+        and read the same features in the usual way."""
         module = self.skeleton
         if not isinstance(module, MultiHead) or type(module).forward is not MultiHead.forward:
+            return None
+        if module.films is not None:
             return None
         if not all(isinstance(head, nn.Linear) for head in module.heads):
             return None
@@ -301,6 +314,12 @@ class BayesianNetwork:
         layer = self.local_layers.pop(path)
         plain = {local: plain for plain, local in LOCAL_LAYERS.items()}[type(layer)]
         layer.__class__ = plain  # type: ignore[assignment]
+
+
+def own_points(module: nn.Module) -> Predicate:
+    """The parameters that a module itself wants as point values."""
+    own: Predicate = getattr(module, "is_point", lambda name: False)
+    return own
 
 
 def _copy(module: nn.Module) -> nn.Module:

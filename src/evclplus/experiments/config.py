@@ -20,6 +20,7 @@ class Network(Settings):
     hidden: tuple[int, ...] | None = Field(
         None, description="widths of the hidden layers (mlp) or channels (convnet)"
     )
+    film: bool = Field(False, description="each task has a scale and a shift for every unit")
 
 
 class Experiment(Settings):

@@ -128,6 +128,7 @@ def build_learner(resolved: Resolved, callback: Callback | None = None) -> Learn
             kind=experiment.network.kind,
             input_shape=stream.input_shape,
             hidden=experiment.network.hidden or (),
+            film=experiment.network.film,
         ),
         seed=experiment.seed,
     )
