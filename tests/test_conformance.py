@@ -133,6 +133,19 @@ class Recording(ec.FineTune):
         return super().learning_rates
 
     @property
+    def needs_head_per_task(self) -> bool:
+        CALLED.append("needs_head_per_task")
+        return super().needs_head_per_task
+
+    def has_variance(self, name: str) -> bool:
+        CALLED.append("has_variance")
+        return super().has_variance(name)
+
+    def network_of(self, module: Any) -> Any:
+        CALLED.append("network_of")
+        return super().network_of(module)
+
+    @property
     def memory_types(self) -> tuple[type, ...]:
         CALLED.append("memory_types")
         return super().memory_types

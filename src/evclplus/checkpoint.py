@@ -105,15 +105,18 @@ class Header(BaseModel):
             )
         return criterion
 
-    def own_point(self, point: Predicate | None, known: Predicate, matters: bool) -> Predicate:
-        """Which parameters are point values beside those that are `known` to be; where that matters
-        for heads that are still to come, the choice is passed again."""
-        saved = tuple(name for name in self.layout.point_names if not known(name))
-        if point is None and saved and matters:
+    def own_point(self, point: Predicate | None, known: Predicate | None) -> Predicate:
+        """Which parameters are point values. Where heads may still come, a choice beyond those that
+        are `known` to be is passed again."""
+        saved = self.layout.point_names
+        odd = [name for name in saved if known is not None and not known(name)]
+        if point is None and odd:
             raise FileError(
-                f"this learner keeps {saved[0]} and others as point values, and heads may still "
+                f"this learner keeps {odd[0]} and others as point values, and heads may still "
                 "come; pass the choice again: Learner.load(path, point=...)"
             )
+        if point is None and known is not None:
+            return known
         return point or (lambda name: name in saved)
 
     def check_layout(self, found: Layout) -> None:

@@ -139,10 +139,10 @@ class Learner:
         self.samples = samples
         self.likelihood = likelihood_of(criterion)
         self.callback = callback or Callback()
-        everything_is_point = self.method.is_point
+        has_variance = self.method.has_variance
         self.network = BayesianNetwork(
-            network,
-            lambda name: everything_is_point or point(name),
+            self.method.network_of(network),
+            lambda name: not has_variance(name) or point(name),
             usable_device(device),
         )
         self.q = self.method.initial(self.network)
@@ -260,6 +260,11 @@ class Learner:
             raise DataError(f"task {task.name!r} has no training examples")
         check_finite(examples, task.name)
         self._check_head(examples, task.name)
+        if self.method.needs_head_per_task and task.head in self.outputs_seen:
+            raise DataError(
+                f"{self.method.name} needs a head for every task, and task {task.name!r} has head "
+                f"{task.head}, which an earlier one has; take scenario='task', or another method"
+            )
         if self.classifies:
             for side, part in (("training", task.train), ("test", task.test)):
                 check_labels(part, f"{side} data of task {task.name!r}")
@@ -530,9 +535,7 @@ class Learner:
             seed=header.seed,
             samples=header.samples,
             criterion=header.own_likelihood(criterion),
-            point=header.own_point(
-                point, own_points(network), isinstance(network, MultiHead) and not method.is_point
-            ),
+            point=header.own_point(point, _known_points(network, method)),
             callback=callback,
             **settings.model_dump(),
         )
@@ -567,3 +570,12 @@ class Learner:
             if head == self.network.heads or (own is not None and own.out_features < outputs):
                 self.network = self.network.grown(head, outputs, features, seed=0)
         self.network.growth = tuple(header.growth)
+
+
+def _known_points(network: nn.Module, method: Method) -> Predicate | None:
+    """The point values that need not be passed again, whatever heads come; none: no heads come."""
+    module = method.network_of(network)
+    if not isinstance(module, MultiHead):
+        return None
+    own = own_points(module)
+    return lambda name: own(name) or not method.has_variance(name)

@@ -22,12 +22,13 @@ from evclplus.core.engine import Problem, State, StepGradient, likelihood_gradie
 from evclplus.core.gaussian import MeanField
 from evclplus.core.graphs import Graphs
 from evclplus.core.noise import Noise, new_seeds
+from evclplus.errors import DataError
 from evclplus.learner import Learner
 from evclplus.methods import KINDS
 from evclplus.methods.base import Method
 from evclplus.networks import mlp
 from evclplus.streams.sequence import tasks
-from evclplus.streams.task import Stream
+from evclplus.streams.task import Stream, Task
 
 INPUTS = 6
 
@@ -71,10 +72,14 @@ def example_learner(method: Method, **settings: Any) -> Learner:
 
 def check_learns(method: Method) -> None:
     """A task is known better than by chance after it was learned, where all tasks have two classes;
-    with a head that grows, there are probabilities for all classes seen."""
+    with a head that grows, there are probabilities for all classes seen. A method that needs a head
+    per task says so."""
     for scenario in ("task", "domain", "class"):
         stream = example_stream(scenario)
         learner = example_learner(method)
+        if method.needs_head_per_task and scenario != "task":
+            check_refuses(learner.learn(stream[0]), stream[1])
+            continue
         for task in stream:
             learner.learn(task)
         accuracy = learner.evaluate(stream[2]).average_accuracy
@@ -85,6 +90,17 @@ def check_learns(method: Method) -> None:
         probabilities = learner.predict_proba(x, task=2)
         assert probabilities.shape == (len(x), stream[2].outputs)
         torch.testing.assert_close(probabilities.sum(1), torch.ones(len(x)))
+
+
+def check_refuses(learner: Learner, task: Task) -> None:
+    """One line says that this task cannot be learned."""
+    said = ""
+    try:
+        learner.learn(task)
+    except DataError as error:
+        said = str(error)
+    assert said, f"{learner.method.name} takes {task.name!r}, which has the head of another task"
+    assert "\n" not in said
 
 
 def check_is_deterministic(method: Method) -> None:

@@ -1,7 +1,9 @@
 """GVCL between its two ends: VCL with lambda = 1, online EWC as beta goes to zero."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from scipy.linalg import hadamard
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 import evclplus as ec
 from evclplus.core.gaussian import MeanField, kl
 from evclplus.core.network import BayesianNetwork
+from evclplus.errors import ConversionError
 from evclplus.methods.gvcl import generalised_kl
 from tests.helpers import begun, blobs, moved, small_network
 
@@ -105,3 +108,24 @@ def test_lambda_holds_the_first_task() -> None:
         before = learner.q.mean[: 4 * 8 + 8]
         drift.append((learner.learn(stream[1]).q.mean[: 4 * 8 + 8] - before).norm())
     assert drift[0] > drift[1] > drift[2]
+
+
+def test_with_film_it_is_gvcl_on_a_network_that_is_told_its_task(tmp_path: Path) -> None:
+    stream = blobs(tasks=3)
+    told = ec.Learner(ec.networks.mlp(4, [8], film=True), "gvcl", **SMALL)
+    asked = ec.Learner(small_network(), "gvcl-film", **SMALL)
+    for task in (stream[0], stream[1]):
+        told.learn(task)
+        asked.learn(task)
+    again = ec.Learner.load(asked.save(tmp_path / "model"))
+    for one in (told, asked, again):
+        one.learn(stream[2])
+        assert torch.equal(one.q.mean, told.q.mean)
+        assert torch.equal(one.q.variance, told.q.variance)
+    assert "films.2.0.scale" in asked.q.layout.names
+
+
+def test_film_needs_heads() -> None:
+    with pytest.raises(ConversionError, match="wrap its body") as caught:
+        ec.Learner(nn.Linear(4, 2), "gvcl-film")
+    assert "\n" not in str(caught.value)

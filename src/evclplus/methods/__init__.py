@@ -90,6 +90,7 @@ METHODS: dict[str, Entry] = {
         kl_scale="examples",
     ),
     "gvcl": _plain(GVCL),
+    "gvcl-film": _variant(GVCL, "GVCL with FiLM layers per task.", ("#CCBB44", "|"), film=True),
     "ewc": _plain(EWC),
     "si": _plain(SynapticIntelligence),
     "mas": _plain(MemoryAwareSynapses),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from evclplus.core.batches import Batch, Source
 from evclplus.core.engine import Gradient, Here, Moments, Running, Step, Terms
@@ -138,6 +138,19 @@ class Method(Settings, ABC):
     def learning_rates(self) -> dict[Optimiser, float]:
         """The learning rate of each optimiser where none is given."""
         return LEARNING_RATES
+
+    @property
+    def needs_head_per_task(self) -> bool:
+        """Whether every task must have a head of its own."""
+        return False
+
+    def has_variance(self, name: str) -> bool:
+        """Whether a parameter is Gaussian, or else a point value."""
+        return not self.is_point
+
+    def network_of(self, module: nn.Module) -> nn.Module:
+        """What is trained: the user's module, or one that is made of it and leaves it as it is."""
+        return module
 
     def initial(self, network: BayesianNetwork) -> MeanField:
         """The weights before the first task."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, SerializeAsAny
-from torch import Tensor
+from torch import Tensor, nn
 
 from evclplus.core.batches import Batch, Source
 from evclplus.core.coresets import k_center, random_subset
@@ -75,6 +75,16 @@ class Coreset(Method):
     @property
     def learning_rates(self) -> dict[Optimiser, float]:
         return self.method.learning_rates
+
+    @property
+    def needs_head_per_task(self) -> bool:
+        return self.method.needs_head_per_task
+
+    def has_variance(self, name: str) -> bool:
+        return self.method.has_variance(name)
+
+    def network_of(self, module: nn.Module) -> nn.Module:
+        return self.method.network_of(module)
 
     def initial(self, network: BayesianNetwork) -> MeanField:
         return self.method.initial(network)

@@ -14,8 +14,8 @@ online EWC with strength lambda N_t / N.
 It keeps the last posterior and the first prior's precision. The paper has 1 / v_i alone as the
 second part of P: the same wherever data have made a weight more certain, and with the minimum
 lambda = 1 is VCL for all others too. The authors' code draws all shared means anew for every
-task; here a task starts where the last one ended. Their FiLM layers are a matter of the network:
-`networks.mlp(..., film=True)`.
+task; here a task starts where the last one ended. With `film`, each task has the paper's FiLM
+layers, a scale and a shift for every unit.
 """
 
 from dataclasses import dataclass, replace
@@ -23,11 +23,13 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from evclplus.core.engine import Terms
 from evclplus.core.gaussian import MeanField
+from evclplus.core.heads import MultiHead
 from evclplus.core.tree import per_weight
+from evclplus.errors import ConversionError
 from evclplus.methods.base import Lesson, Start
 from evclplus.methods.space import Log, Space
 from evclplus.methods.variational import Posterior, Variational
@@ -58,6 +60,18 @@ class GVCL(Variational):
     lam: float = Field(
         100.0, ge=0, description="lambda: how often the data of old tasks count for the means"
     )
+
+    film: bool = Field(False, description="each task has a scale and a shift for every unit")
+
+    def network_of(self, module: nn.Module) -> nn.Module:
+        if not self.film:
+            return module
+        if not isinstance(module, MultiHead):
+            raise ConversionError(
+                f"film needs a network whose heads come with tasks, not a {type(module).__name__}; "
+                "wrap its body: MultiHead(body)"
+            )
+        return module.with_film()
 
     def first_memory(self, q: MeanField) -> PosteriorAndFirst:
         return PosteriorAndFirst(q, q.mean.new_zeros(q.mean.shape))
