@@ -28,6 +28,7 @@ from evclplus.methods.natural import NaturalVCL
 from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.rwalk import RiemannianWalk
 from evclplus.methods.synaptic import SynapticIntelligence
+from evclplus.methods.ucl import UCL
 from evclplus.methods.vcl import VCL
 from evclplus.settings import Training
 from evclplus.streams.permuted import permuted_tasks
@@ -51,6 +52,7 @@ __all__ = [
     "EWC",
     "GVCL",
     "METHODS",
+    "UCL",
     "VCL",
     "ContinualClassifier",
     "ContinualRegressor",
