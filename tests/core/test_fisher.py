@@ -91,6 +91,8 @@ def loop(
     for example, label in zip(x, y, strict=True):
         log_probabilities = F.log_softmax(module(example[None]), dim=1)[0]
         chosen = range(classes) if labels == "exact" else [int(label)]
+        if labels == "predicted":
+            chosen = [int(log_probabilities.argmax())]
         for c in chosen:
             weight = log_probabilities[c].exp().item() if labels == "exact" else 1.0
             gradients = torch.autograd.grad(
@@ -109,7 +111,7 @@ def data(name: str, shape: tuple[int, ...], count: int = 6) -> tuple[Tensor, Ten
     return x, torch.randint(0, CLASSES, (count,), generator=generator)
 
 
-@pytest.mark.parametrize("labels", ["exact", "true"])
+@pytest.mark.parametrize("labels", ["exact", "predicted", "true"])
 @pytest.mark.parametrize("name", MODULES)
 def test_fisher_equals_a_loop_over_examples(name: str, labels: Labels) -> None:
     module, shape = MODULES[name]

@@ -149,6 +149,7 @@ def test_a_killed_worker_is_reported_and_the_others_go_on(tmp_path: Path) -> Non
         (["run", "--epochs", "many"], "valid integer"),
         (["run", "--config", "nowhere.toml"], "cannot read nowhere.toml"),
         (["compare", "--methods", "evcl+,nothing"], "there is no method 'nothing'"),
+        (["check", "ewcc"], "there is no check of 'ewcc'; did you mean ewc?"),
         (["report", "nowhere"], "there is no folder nowhere"),
         (["report", "."], "no record.json below"),
         (["data", "fetch", "mnits"], "did you mean mnist?"),
@@ -188,7 +189,19 @@ def test_bad_input_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [None, "run", "compare", "demo", "reproduce", "tune", "report", "pack", "list", "data"],
+    [
+        None,
+        "run",
+        "compare",
+        "demo",
+        "reproduce",
+        "check",
+        "tune",
+        "report",
+        "pack",
+        "list",
+        "data",
+    ],
 )
 def test_every_command_has_help(
     command: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

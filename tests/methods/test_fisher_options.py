@@ -43,6 +43,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "temperature": ({"fisher_temperature": 5.0}, {"temperature": 5.0}),
     "examples": ({"fisher_examples": 7}, {"maximum": 7}),
     "labels": ({"fisher_labels": "true"}, {"labels": "true"}),
+    "predicted": ({"fisher_labels": "predicted"}, {"labels": "predicted"}),
     "sampled": ({"fisher_labels": "sampled"}, {"labels": "sampled"}),
     "reduction": ({"fisher_reduction": "sum"}, {"reduction": "sum"}),
 }

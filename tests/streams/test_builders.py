@@ -72,6 +72,30 @@ def test_class_scenario_grows_one_head_in_order_of_appearance() -> None:
     assert [task.name for task in stream] == ["5/0", "3/2"]
 
 
+def test_all_outputs_are_there_from_the_first_task_on_if_asked() -> None:
+    stream = benchmark("split-digits", scenario="class", all_outputs=True)
+    assert {task.outputs for task in stream} == {10}
+    grows = benchmark("split-digits", scenario="class")
+    assert [task.outputs for task in grows] == [2, 4, 6, 8, 10]
+    for one, other in zip(stream, grows, strict=True):
+        assert torch.equal(one.train.labels, other.train.labels)
+
+
+def test_padding_adds_stored_zeros_around_every_picture() -> None:
+    plain, padded = (
+        benchmark("split-digits", padding=width, scale=2.0, shift=-1.0) for width in (0, 2)
+    )
+    assert padded.input_shape == (1, 12, 12)
+    for side in ("train", "validation", "test"):
+        x, inner = (getattr(one[1], side).inputs() for one in (padded, plain))
+        assert torch.equal(x[..., 2:-2, 2:-2], inner)
+        border = x.clone()
+        border[..., 2:-2, 2:-2] = -1.0
+        assert (border == -1.0).all()  # a scaling comes after it
+    again = benchmark("split-digits", **{k: v for k, v in padded.settings.items() if k != "seed"})
+    assert torch.equal(again[0].train.inputs(), padded[0].train.inputs())
+
+
 def test_a_label_stays_with_its_picture() -> None:
     x, y = some_data()
     stream = split_tasks(x, y, groups=((4, 1), (0, 5)), scaling="raw")

@@ -213,8 +213,8 @@ def check(
     from evclplus.experiments.pool import work_through
 
     _use_data_dir(data_dir)
-    every = checking.check_cells(chosen([]), range(seeds), out)
     wanted = {one.name for one in chosen(systems or [])}
+    every = checking.check_cells(chosen([]), range(seeds), out)
     todo = [cell for cell in every if cell.check.name in wanted and not checking.has_record(cell)]
     failed: list[str] = []
     if todo and not report_only:
