@@ -100,6 +100,12 @@ MAS_DIFFERS = (
 )
 
 
+GT_RIPL_DIFFERS = {
+    "mas": MAS_DIFFERS,
+    "lwf": "the figures of LwF were not made by the repository's code, which does not have it",
+}
+
+
 def _gt_ripl_checks() -> Iterator[Check]:
     fisher = {
         "calibration": "none",
@@ -114,6 +120,7 @@ def _gt_ripl_checks() -> Iterator[Check]:
             "ewc-online": (98.04, 1.10),
             "si": (98.56, 0.49),
             "mas": (99.22, 0.21),
+            "lwf": (99.60, 0.03),
             "er": (99.40, 0.08),
             "joint": (99.52, 0.16),
         },
@@ -123,6 +130,7 @@ def _gt_ripl_checks() -> Iterator[Check]:
             "ewc-online": (57.3, None),
             "si": (64.8, 3.1),
             "mas": (68.6, 6.9),
+            "lwf": (71.0, 1.3),
             "er": (95.2, 0.5),
             "joint": (98.6, None),
         },
@@ -132,6 +140,7 @@ def _gt_ripl_checks() -> Iterator[Check]:
             "ewc-online": (19.8, None),
             "si": (19.7, None),
             "mas": (19.5, None),
+            "lwf": (24.2, 0.3),
             "er": (90.8, 0.9),
             "joint": (97.5, None),
         },
@@ -166,7 +175,7 @@ def _gt_ripl_checks() -> Iterator[Check]:
                 options(row),
                 # All data from scratch: nothing to go on from.
                 {"keep_optimiser": False} if row == "joint" else {},
-                differs=MAS_DIFFERS if row == "mas" else "",
+                differs=GT_RIPL_DIFFERS.get(row, ""),
             )
 
 
@@ -211,6 +220,10 @@ def _mammoth_checks() -> Iterator[Check]:
     def buffer(size: int, batch: int) -> dict[str, Any]:
         return {"buffer_size": size, "replay_batch": batch}
 
+    def logits(size: int, batch: int, alpha: float, beta: float | None = None) -> dict[str, Any]:
+        labels = {} if beta is None else {"beta": beta}
+        return buffer(size, batch) | {"alpha": alpha} | labels
+
     def reference(size: int) -> dict[str, Any]:
         return {"buffer_size": size, "reference_batch": 128}
 
@@ -222,6 +235,10 @@ def _mammoth_checks() -> Iterator[Check]:
     yield check(permuted, "er", 80.60, 0.2, buffer(500, 128), stores, "500")
     yield check(permuted, "a-gem", 66.42, 0.1, reference(200), stores, "200")
     yield check(permuted, "a-gem", 67.56, 0.1, reference(500), stores, "500")
+    yield check(permuted, "der", 81.74, 0.2, logits(200, 128, 1.0), stores, "200")
+    yield check(permuted, "der", 87.29, 0.2, logits(500, 128, 1.0), stores, "500")
+    yield check(permuted, "der++", 83.58, 0.1, logits(200, 128, 1.0, 1.0), stores, "200")
+    yield check(permuted, "der++", 88.21, 0.2, logits(500, 128, 1.0, 0.5), stores, "500")
     yield check(split, "finetune", 19.60, 0.03)
     yield check(split, "ewc", 20.46, 0.03, fisher | {"lam": 180.0}, weighted)
     yield check(split, "si", 19.27, 0.1, si | {"c": 1.0, "xi": 0.9})
@@ -229,6 +246,10 @@ def _mammoth_checks() -> Iterator[Check]:
     yield check(split, "er", 86.12, 0.1, buffer(500, 10), stores, "500")
     yield check(split, "a-gem", 45.72, 0.1, reference(200), stores, "200")
     yield check(split, "a-gem", 46.66, 0.1, reference(500), stores, "500")
+    yield check(split, "der", 84.55, 0.03, logits(200, 10, 0.2), stores, "200")
+    yield check(split, "der", 90.54, 0.03, logits(500, 128, 1.0), stores, "500")
+    yield check(split, "der++", 85.61, 0.03, logits(200, 128, 0.2, 1.0), stores, "200")
+    yield check(split, "der++", 91.00, 0.03, logits(500, 10, 1.0, 0.5), stores, "500")
 
 
 # facebookresearch/agem: plotting_code/agem_plots.ipynb, replicate_results_iclr19.sh.
@@ -250,6 +271,9 @@ def _agem_checks() -> Iterator[Check]:
     slow, fast = {"learning_rate": 0.03}, {"learning_rate": 0.1}
     yield Check(protocol, "finetune", 47.95, 1.3, 5, training=slow)
     yield Check(protocol, "mas", 69.85, 0.93, 5, options=mas, training=fast, differs=MAS_DIFFERS)
+    walk = {"lam": 1.0, "fisher_average": 0.9, "score_steps": 10, "xi": 1e-3}
+    walked = "theirs: scores become 1.5 times the old and half the new; ours: their average"
+    yield Check(protocol, "rwalk", 85.80, 0.57, 5, options=walk, training=fast, differs=walked)
     yield Check(protocol, "a-gem", 89.12, 0.15, 5, options=stored, training=fast)
 
 
