@@ -12,6 +12,7 @@ from torch import Tensor
 import evclplus as ec
 from evclplus.core import graphs as graphs_module
 from evclplus.core.graphs import Argument, Graph, Graphs, NamelessError
+from evclplus.core.inductor import Program
 from evclplus.core.likelihoods import Classification, OwnCriterion
 from evclplus.core.penalties import elastic_mean
 
@@ -108,10 +109,11 @@ def test_where_nothing_can_be_written_it_is_compiled_for_this_process(tmp_path: 
 
 def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs_module, "MOST_KEPT", 2)
-    library = tmp_path / "some.so"
-    library.write_bytes(b"library")
+    program = Program("def call(arguments): return ()", {})
     for number in range(4):
-        graphs_module._keep(tmp_path / "graphs" / str(number), library, [True], ["form"])
+        graphs_module._keep(
+            tmp_path / "graphs" / str(number), program, b"library", [True], ["form"]
+        )
     assert sorted(path.name for path in (tmp_path / "graphs").iterdir()) == ["2", "3"]
 
 

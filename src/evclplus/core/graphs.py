@@ -1,44 +1,34 @@
-"""Functions of tensors, compiled and kept on disk: the only file that knows how torch compiles.
+"""Functions of tensors, compiled and kept on disk; `core/inductor.py` has how.
 
-A function is run once while its operations are traced (make_fx) on tensors that have shapes but no
-numbers; the trace becomes a shared library (AOTInductor). What Python decides on the way is decided
-once and for all. The library is kept in the user's cache, under a name made of all that it was made
-from: the next process loads it in milliseconds, without tracing and without torch's compiler.
+A function is run once while its operations are traced; what Python decides on the way is decided
+once and for all. The trace becomes a library of kernels and a short text that calls them. Both are
+kept in the user's cache, under a name made of all that they were made from: the next process loads
+them in milliseconds, without tracing and without torch's compiler.
 """
 
 import json
 import platform
 import shutil
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import cache, partial
 from hashlib import sha256
 from itertools import compress
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from evclplus.core.inductor import Function, Program, library, lowered, traced
 from evclplus.errors import FileError
 from evclplus.files import cache_folder, write_atomically
 
-OPTIONS: dict[str, Any] = {
-    # The processor says what it has; compiling a program for each answer takes ten seconds.
-    "cpp.vec_isa_ok": True,
-    # Headers compiled beforehand take twice as long to make as they save.
-    "aot_inductor.precompile_headers": False,
-    # The code that calls the kernels: it is most of the text and takes no time to run.
-    "aot_inductor.compile_wrapper_opt_level": "O0",
-}
-
 MOST_KEPT = 64
-"""Keys that have graphs on disk, some three megabytes each; the oldest go."""
+"""Keys that have graphs on disk, some hundred kilobytes each; the oldest go."""
 
-Function = Callable[..., tuple[Tensor, ...]]
+Keep = Callable[[Program, bytes], None]
 
 
 @dataclass(frozen=True)
@@ -96,7 +86,7 @@ class Graphs:
     def _kept(self, key: object) -> Path | None:
         """The folder of the graphs with this key; none where a name cannot say what made them."""
         with suppress(NamelessError):
-            return self.folder and self.folder / _digest(f"{_origin()} {_name(key)}")
+            return self.folder and self.folder / _digest(f"{_origin()} {_name(key)}".encode())
         return None
 
 
@@ -107,95 +97,52 @@ def shared_graphs() -> Graphs:
 
 
 def _made(function: Function, arguments: Sequence[Argument], kept: Path | None) -> Graph:
-    trace, used = _traced(function, arguments)
-    read = list(compress(arguments, used))
-    library = _compiled(trace, read)
-    forms = tuple(one.form for one in read)
-    if isinstance(library, Path):
+    tensors, any_size = zip(*((one.tensor, one.any_size) for one in arguments), strict=True)
+    trace, used = traced(function, tensors, any_size)
+    forms = tuple(one.form for one in compress(arguments, used))
+
+    def keep(program: Program, content: bytes) -> None:
         if kept is not None:
-            _keep(kept, library, used, forms)
-        return Graph(_opened(library), used, forms)
-    return Graph(library, used, forms)
+            _keep(kept, program, content, used, forms)
+
+    return Graph(_compiled(trace, keep), used, forms)
 
 
-# Tracing and compiling.
+def _compiled(trace: GraphModule, keep: Keep) -> Function:
+    """The function of a trace. Its kernels are compiled while something else is done; the first
+    call waits for them."""
+    program, source = lowered(trace)
+    content = library(source, partial(keep, program))
+    return _Opened(lambda: program.opened(content.result()))
 
 
-def _traced(
-    function: Function, arguments: Sequence[Argument]
-) -> tuple[GraphModule, tuple[bool, ...]]:
-    """The operations of a function, and which arguments they read. Sizes that may differ in the
-    next call are symbols, one for all that are equal now."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # here: it takes a third of a second
+class _Opened:
+    """A function that is opened when it is called."""
 
-    with _without_numbers(arguments) as shapes:
-        trace = make_fx(function)(*shapes)
-    placeholders = trace.graph.find_nodes(op="placeholder")
-    trace.graph.eliminate_dead_code()
-    used = tuple(bool(node.users) for node in placeholders)
-    for node, is_used in zip(placeholders, used, strict=True):
-        if not is_used:
-            trace.graph.erase_node(node)
-    # A tensor that is not an argument would be somebody else's for whoever comes next.
-    assert not [node for node in trace.graph.nodes if node.op == "get_attr"]
-    trace.recompile()
-    return trace, used
+    def __init__(self, opened: Callable[[], Function]) -> None:
+        self.opened = opened
+        self.function: Function | None = None
+
+    def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        if self.function is None:
+            self.function = self.opened()
+        return self.function(*arguments)
 
 
-@contextmanager
-def _without_numbers(arguments: Sequence[Argument]) -> Iterator[list[Tensor]]:
-    """The arguments with shapes but no numbers."""
-    from torch._dynamo.source import ConstantSource
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import (
-        DimDynamic,
-        ShapeEnv,
-        StatelessSymbolicContext,
-    )
-
-    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
-        shapes: list[Tensor] = []
-        for number, one in enumerate(arguments):
-            sizes = [DimDynamic.STATIC] * one.tensor.dim()
-            if one.any_size:
-                sizes[0] = DimDynamic.DUCK
-            context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
-            source = ConstantSource(f"argument_{number}")
-            shapes.append(mode.from_tensor(one.tensor, source=source, symbolic_context=context))
-        yield shapes
+# On disk: a library of kernels, and beside it how they are called. The name is a digest of both.
 
 
-def _compiled(trace: GraphModule, arguments: Sequence[Argument]) -> Path | Function:
-    """The shared library that torch makes of a trace."""
-    import torch._inductor  # here: it takes a second
-
-    shapes = tuple(node.meta["val"] for node in trace.graph.find_nodes(op="placeholder"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of parts of itself
-        return Path(str(torch._inductor.aot_compile(trace, shapes, options=OPTIONS)))
-
-
-def _opened(library: Path) -> Function:
-    runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
-
-    def run(*arguments: Tensor) -> tuple[Tensor, ...]:
-        return tuple(runner.run(list(arguments)))
-
-    return run
-
-
-# On disk: a library, and beside it what it reads.
-
-
-def _keep(folder: Path, library: Path, used: Sequence[bool], forms: Sequence[str]) -> None:
+def _keep(
+    folder: Path, program: Program, content: bytes, used: Sequence[bool], forms: Sequence[str]
+) -> None:
     """Kept for other processes; where that cannot be, they compile it again."""
-    content = library.read_bytes()
-    digest = sha256(content).hexdigest()
-    about = {"library": digest, "used": list(used), "forms": list(forms)}
+    about = {**asdict(program), "used": used, "forms": forms}
+    text = json.dumps(about, indent=1)
+    path = folder / f"{_digest(text.encode() + content)}.json"
     with suppress(OSError, FileError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(folder / f"{digest}.so", content)
-        write_atomically(folder / f"{digest}.json", json.dumps(about, indent=1))
+        write_atomically(path.with_suffix(".so"), content)
+        write_atomically(path, text)
         kept = sorted(folder.parent.iterdir(), key=lambda path: path.stat().st_mtime)
         for old in kept[:-MOST_KEPT]:
             shutil.rmtree(old, ignore_errors=True)
@@ -205,12 +152,13 @@ def _loaded(folder: Path | None, arguments: Sequence[Argument]) -> Graph | None:
     """What is kept for these arguments, if it is whole."""
     for path in sorted(folder.glob("*.json")) if folder else ():
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            about = json.loads(path.read_text())
+            text, content = path.read_bytes(), path.with_suffix(".so").read_bytes()
+            about = json.loads(text)
             used, forms = tuple(about["used"]), tuple(about["forms"])
-            library = path.with_suffix(".so")
-            whole = sha256(library.read_bytes()).hexdigest() == about["library"]
+            whole = path.stem == _digest(text + content)
             if whole and _take(used, forms, arguments):
-                return Graph(_opened(library), used, forms)
+                program = Program(about["call"], about["kernels"])
+                return Graph(program.opened(content), used, forms)
     return None
 
 
@@ -239,7 +187,7 @@ def _package() -> str:
     """The code of this package."""
     root = Path(__file__).parents[1]
     paths = sorted(path for path in root.rglob("*.py"))
-    return _digest(" ".join(sha256(path.read_bytes()).hexdigest() for path in paths))
+    return _digest(" ".join(_digest(path.read_bytes()) for path in paths).encode())
 
 
 @cache
@@ -257,5 +205,5 @@ def _origin() -> str:
     return f"{_package()} {torch.__version__} {_machine()} {torch.get_num_threads()}"
 
 
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()
+def _digest(content: bytes) -> str:
+    return sha256(content).hexdigest()

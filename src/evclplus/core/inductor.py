@@ -1,0 +1,287 @@
+"""Torch's compiler, taken apart: the only file that uses private parts of torch.
+
+1. A function is run once on tensors that have shapes but no numbers, and its operations are traced.
+2. Inductor makes of the trace kernels in C++ and a Python function, `call`, that allocates memory,
+   calls the kernels and has torch make the matrix products.
+3. The C++ compiler makes one library of all kernels. They are called with addresses (ctypes).
+
+Inductor itself compiles every kernel alone, together with code that Python can call it through, or
+`call` in C++ as well (AOTInductor). Both read torch's large headers several times, which takes two
+to five times as long as all that is done here; a step takes as long either way.
+"""
+
+import ctypes
+import math
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import devnull
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+Function = Callable[..., tuple[Tensor, ...]]
+
+OPTIONS: dict[str, Any] = {
+    # Nothing but `call` is wanted of the Python that inductor writes.
+    "benchmark_harness": False,
+    "graph_partition": False,
+    # Who calls has seen to it that arguments have the right shapes.
+    "size_asserts": False,
+    "alignment_asserts": False,
+    "cpp.descriptive_names": False,
+    # For debuggers.
+    "aot_inductor.enable_line_tables": False,
+    "aot_inductor.enable_frame_pointer": False,
+}
+
+DEEPEST = 2000
+"""Calls inside one another that inductor needs for long functions."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What inductor makes of a trace, but for the library of its kernels."""
+
+    call: str
+    """A function in Python that takes a list of tensors."""
+    kernels: dict[str, tuple[int, int]]
+    """How many tensors and how many sizes each takes."""
+
+    def opened(self, library: bytes) -> Function:
+        """The function that was traced."""
+        with tempfile.TemporaryDirectory(prefix="evclplus-") as folder:
+            path = Path(folder) / "kernels.so"
+            path.write_bytes(library)
+            entries = ctypes.CDLL(str(path))
+        names: dict[str, Any] = {
+            "torch": torch,
+            "aten": torch.ops.aten,
+            "extern_kernels": torch,
+            "empty_strided_cpu": torch._C._dynamo.guards._empty_strided_cpu,
+            "reinterpret_tensor": torch._C._dynamo.guards._reinterpret_tensor,
+            "device": torch.device,
+            "math": math,
+            "inf": math.inf,
+            "nan": math.nan,
+        }
+        for name, counts in self.kernels.items():
+            names[name] = _kernel(entries[_entry(name)], *counts)
+        exec(self.call, names)  # it is as much ours as the library, which is code too
+        call = names["call"]
+        return lambda *arguments: tuple(call(list(arguments)))
+
+
+def _kernel(entry: Any, tensors: int, sizes: int) -> Callable[..., None]:
+    entry.argtypes = [ctypes.c_void_p] * tensors + [ctypes.c_int64] * sizes
+    entry.restype = ctypes.c_int
+    address = Tensor.data_ptr
+
+    def run(*given: Any) -> None:
+        if entry(*map(address, given[:tensors]), *given[tensors:]):
+            raise ZeroDivisionError("a compiled function divided an integer by zero")
+
+    return run
+
+
+# Tracing.
+
+
+def traced(
+    function: Function, tensors: Sequence[Tensor], any_size: Sequence[bool]
+) -> tuple[GraphModule, tuple[bool, ...]]:
+    """The operations of a function, and which arguments they read. First sizes that may differ in
+    the next call are symbols, one for all that are equal now."""
+    # Here, because these take two seconds.
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with _without_numbers(tensors, any_size) as shapes:
+        trace = make_fx(_functional(function), select_decomp_table())(*shapes)
+    placeholders = trace.graph.find_nodes(op="placeholder")
+    trace.graph.eliminate_dead_code()
+    used = tuple(bool(node.users) for node in placeholders)
+    for node, is_used in zip(placeholders, used, strict=True):
+        if not is_used:
+            trace.graph.erase_node(node)
+    # A tensor that is not an argument would be somebody else's for whoever comes next.
+    assert not trace.graph.find_nodes(op="get_attr")
+    trace.recompile()
+    return trace, used
+
+
+@contextmanager
+def _without_numbers(tensors: Sequence[Tensor], any_size: Sequence[bool]) -> Iterator[list[Tensor]]:
+    """The tensors with shapes but no numbers."""
+    from torch._dynamo.source import ConstantSource
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import (
+        DimDynamic,
+        ShapeEnv,
+        StatelessSymbolicContext,
+    )
+
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        shapes: list[Tensor] = []
+        for number, (one, is_any) in enumerate(zip(tensors, any_size, strict=True)):
+            sizes = [DimDynamic.STATIC] * one.dim()
+            if is_any:
+                sizes[0] = DimDynamic.DUCK
+            context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
+            source = ConstantSource(f"argument_{number}")
+            shapes.append(mode.from_tensor(one, source=source, symbolic_context=context))
+        yield shapes
+
+
+def _functional(function: Function) -> Function:
+    """The function as inductor wants it: nothing happens in place, but that arguments which change
+    get their new numbers at the end."""
+
+    def run(*arguments: Tensor) -> tuple[Tensor, ...]:
+        torch._enable_functionalization(reapply_views=True)
+        try:
+            given = [torch._to_functional_tensor(one) for one in arguments]
+            found = function(*given)
+            for one in (*given, *found):
+                torch._sync(one)
+            given, found = (
+                tuple(map(torch._from_functional_tensor, all)) for all in (given, found)
+            )
+        finally:
+            torch._disable_functionalization()
+        for argument, new in zip(arguments, given, strict=True):
+            if new is not argument:
+                argument.copy_(new)
+        return found
+
+    return run
+
+
+# From a trace to kernels.
+
+
+def lowered(trace: GraphModule) -> tuple[Program, str]:
+    """What inductor makes of a trace: how it is called, and its kernels in C++."""
+    from torch._inductor.compile_fx import view_to_reshape
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+    from torch._inductor.fx_passes.post_grad import post_grad_passes
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.utils import Placeholder
+    from torch._inductor.virtualized import V
+
+    shapes = [node.meta["val"] for node in trace.graph.find_nodes(op="placeholder")]
+    mode = shapes[0].fake_mode
+    with _inductor(), V.set_fake_mode(mode):
+        view_to_reshape(trace)
+        trace = joint_graph_passes(trace, torch.device("cpu"))
+        post_grad_passes(trace, is_inference=True)
+        graph = GraphLowering(trace, shapes, mode.shape_env, is_inference=True)
+        with V.set_graph_handler(graph), V.set_extern_kernel_nodes([]):
+            graph.run(*shapes)
+            text = graph.codegen()[0].value
+    assert not graph.constants  # a tensor in a graph could not be kept
+    kernels = {
+        name: source.replace(str(Placeholder.KERNEL_NAME), name).replace("#pragma CMT", "//")
+        for source, name in graph.wrapper_code.src_to_kernel.items()
+    }
+    counts, entries = {}, []
+    for name, source in kernels.items():
+        arguments = re.search(rf"\b{name}\(([^)]*)\)", source)[1].split(",")  # type: ignore[index]
+        counts[name], entry = _entry_point(name, arguments)
+        entries.append(entry)
+    return Program(text[text.index("def call(") :], counts), "\n".join(
+        [*kernels.values(), *entries]
+    )
+
+
+def _entry(name: str) -> str:
+    return f"try_{name}"
+
+
+def _entry_point(name: str, arguments: Sequence[str]) -> tuple[tuple[int, int], str]:
+    """How many tensors and sizes a kernel takes, and a function in C++ that calls it and says
+    whether it went wrong: Python cannot catch what C++ throws."""
+    pointers = ["*" in one for one in arguments]
+    tensors = sum(pointers)
+    assert all(pointers[:tensors])
+    given = ", ".join(one.split()[-1] for one in arguments)
+    code = (
+        f'extern "C" int {_entry(name)}({", ".join(arguments)})\n'
+        f"{{ try {{ {name}({given}); return 0; }} catch (...) {{ return 1; }} }}"
+    )
+    return (tensors, len(arguments) - tensors), code
+
+
+@contextmanager
+def _inductor() -> Iterator[None]:
+    """Inductor at work with our options; what it does to the process is undone."""
+    from torch._inductor import config, cpu_vec_isa
+    from torch._inductor.debug import DebugContext
+
+    limit, probe = sys.getrecursionlimit(), cpu_vec_isa.VecISA.check_build
+    try:
+        sys.setrecursionlimit(max(limit, DEEPEST))
+        cpu_vec_isa.VecISA.check_build = _is_known_to_the_compiler  # type: ignore[method-assign]
+        with (
+            warnings.catch_warnings(action="ignore"),  # torch warns of parts of itself
+            torch.random.fork_rng(devices=()),
+            torch.no_grad(),
+            config.patch(OPTIONS),
+            DebugContext(),
+        ):
+            yield
+    finally:
+        cpu_vec_isa.VecISA.check_build = probe  # type: ignore[method-assign]
+        sys.setrecursionlimit(limit)
+
+
+def _is_known_to_the_compiler(instructions: Any, code: str) -> bool:
+    """Whether the compiler has these instructions; that the processor has them is asked before.
+    Inductor compiles and runs a program with each, which takes a second and more."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    flags = instructions.build_arch_flags().split()
+    words = [get_cpp_compiler(), *flags, "-E", "-x", "c++", devnull]
+    return subprocess.run(words, capture_output=True).returncode == 0
+
+
+# From kernels to a library.
+
+
+def library(source: str, then: Callable[[bytes], None]) -> Future[bytes]:
+    """The kernels compiled, and `then` what is to be done with the library; both go on while Python
+    does something else."""
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    with _inductor():
+        options = CppTorchOptions(vec_isa=pick_vec_isa(), warning_all=False, extra_flags=["-w"])
+        command = CppBuilder("kernels", "kernels.cpp", options).get_command_line()
+
+    def work() -> bytes:
+        with tempfile.TemporaryDirectory(prefix="evclplus-") as name:
+            folder, words = Path(name), shlex.split(command)
+            code = f"#include <torch/csrc/inductor/cpp_prefix.h>\n{source}\n"
+            (folder / "kernels.cpp").write_text(code)
+            done = subprocess.run(words, capture_output=True, text=True, cwd=folder)
+            if done.returncode:
+                lines = [line for line in done.stderr.splitlines() if "error" in line]
+                raise RuntimeError(f"{words[0]} failed: {[*lines, done.stderr][0]}")
+            content = (folder / "kernels.so").read_bytes()
+        then(content)
+        return content
+
+    worker = ThreadPoolExecutor(1)
+    found = worker.submit(work)
+    worker.shutdown(wait=False)
+    return found
