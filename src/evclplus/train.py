@@ -23,11 +23,12 @@ from evclplus.core.engine import (
     StepGradient,
     Terms,
     UpdateFunction,
+    Vectors,
     likelihood_gradient,
     step_rate,
     update,
 )
-from evclplus.core.gaussian import MeanField
+from evclplus.core.gaussian import Layout, MeanField
 from evclplus.core.graphs import Graphs, shared_graphs
 from evclplus.core.likelihoods import Classification, Likelihood
 from evclplus.core.network import BayesianNetwork
@@ -109,10 +110,11 @@ class Trainer:
         each = batches_per_epoch(sources[0], training.batch_size)
         epochs = epochs or training.epochs_of(each)
         most = sum(len({one.head for one in source.examples}) for source in sources)
-        gradient, move = self._forms(problem, state, sources[0], epochs * each)
+        gradient, move, prepare = self._forms(problem, state, sources[0], epochs * each)
         step = 0
         self.callback.start(label, epochs * each)
         with self._numbers(network, purpose):
+            prepare(state.vectors, self._rates(0, 1, 1, q.mean)[0], q.layout)
             for epoch in range(1, epochs + 1):
                 draws = generator(self.seed, self.position, purpose, epoch)
                 # What a step needs of numbers is made for all of them, so that none waits for it.
@@ -146,9 +148,12 @@ class Trainer:
 
     def _forms(
         self, problem: Problem, state: State, source: Source, steps: int
-    ) -> tuple[StepGradient, UpdateFunction]:
+    ) -> tuple[StepGradient, UpdateFunction, Callable[[Vectors, Tensor, Layout], object]]:
+        """The two functions of a step, and what is done before the first one: the update's kernels
+        are compiled while the gradient is traced."""
         likelihood: LikelihoodFunction = likelihood_gradient
         move: UpdateFunction = update
+        prepare: Callable[[Vectors, Tensor, Layout], object] = _nothing
         wanted = self.training.compile
         if wanted != "off" and can_be_compiled(problem.network):
             work = steps * (len(state.vectors.mean) + self._noise(problem, state, source))
@@ -159,9 +164,11 @@ class Trainer:
                 compiled = CompiledLikelihood(problem, self.graphs)
                 likelihood = fallback(compiled, likelihood_gradient)
             if enough:
-                move = fallback(CompiledUpdate(problem, self.graphs), update)
+                compiled_update = CompiledUpdate(problem, self.graphs)
+                move = fallback(compiled_update, update)
+                prepare = fallback(compiled_update.prepare, _nothing)
         self.forms.add("plain" if move is update else "compiled")
-        return StepGradient(problem, state, likelihood), move
+        return StepGradient(problem, state, likelihood), move, prepare
 
     @torch.no_grad()
     def _noise(self, problem: Problem, state: State, source: Source) -> int:
@@ -247,6 +254,10 @@ class Fallback:
             return plain(*arguments, **options)
 
         return call
+
+
+def _nothing(vectors: Vectors, rates: Tensor, layout: Layout) -> None:
+    """What has to be prepared for a step that is not compiled."""
 
 
 def _in_one_line(error: Exception) -> str:

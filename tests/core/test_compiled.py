@@ -69,7 +69,7 @@ def graphs() -> Graphs:
     return Graphs()
 
 
-def as_it_is(trace: GraphModule, arguments: Sequence[object]) -> Callable[..., Any]:
+def as_it_is(trace: GraphModule, keep: object) -> Callable[..., Any]:
     return trace
 
 
@@ -158,7 +158,7 @@ def forms(
     x = torch.zeros(300, *shape, dtype=network.dtype)
     source = Source((Examples(x, torch.zeros(300, dtype=torch.int64), CLASSES),))
     problem = problem_for(network, at_mean=at_mean)
-    gradient, move = trainer._forms(problem, state, source, steps)
+    gradient, move, _ = trainer._forms(problem, state, source, steps)
     return gradient.function is not likelihood_gradient, move is not update
 
 
@@ -619,21 +619,31 @@ def test_without_a_compiler_training_goes_on_and_says_so(caplog: pytest.LogCaptu
         assert_falls_back(caplog, "no-such-compiler")
 
 
+@pytest.mark.parametrize(("is_traced", "graphs_made"), [(False, 0), (True, 2)])
 def test_an_update_that_fails_leaves_nothing_half_done(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    is_traced: bool,
+    graphs_made: int,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The gradient's graph is there, the update's is not."""
+    """Before the first step, or in the middle of it, when the update is called: its kernels are
+    compiled while the gradient is traced, and could not be."""
 
-    def only_the_first(trace: GraphModule, arguments: Sequence[object]) -> Callable[..., Any]:
-        if any(node.target is torch.ops.aten.addcmul.default for node in trace.graph.nodes):
-            return trace
+    def fail(*tensors: Tensor) -> tuple[Tensor, ...]:
         raise RuntimeError("no room left")
 
-    monkeypatch.setattr(graphs_module, "_compiled", only_the_first)
+    def only_the_gradient(trace: GraphModule, keep: object) -> Callable[..., Any]:
+        if trace.graph.find_nodes(op="call_function", target=torch.ops.aten.bmm.default):
+            return trace
+        if not is_traced:
+            fail()
+        return fail
+
+    monkeypatch.setattr(graphs_module, "_compiled", only_the_gradient)
     graphs = Graphs()
     with caplog.at_level("WARNING", logger="evclplus"):
         found, forms = trained("on", graphs)
-    assert made(graphs) == 1
+    assert made(graphs) == graphs_made
     assert forms == {"plain, because compiling failed: no room left"}
     assert len(caplog.records) == 1
     torch.testing.assert_close(found.mean, trained("off", graphs)[0].mean)
@@ -644,7 +654,7 @@ def test_a_graph_that_is_not_the_definition_is_refused(
 ) -> None:
     """A compiler that computes something else: it divides by noise instead of multiplying."""
 
-    def wrongly(trace: GraphModule, arguments: Sequence[object]) -> Callable[..., Any]:
+    def wrongly(trace: GraphModule, keep: object) -> Callable[..., Any]:
         for node in trace.graph.nodes:
             if node.target is torch.ops.aten.addcmul.default:
                 node.target = torch.ops.aten.addcdiv.default
@@ -661,7 +671,7 @@ def test_a_gradient_that_flips_at_a_kink_is_no_reason_to_give_a_graph_up(
 ) -> None:
     """A graph whose gradients are off in one draw of the noise and right in the others."""
 
-    def off_at_first(trace: GraphModule, arguments: Sequence[object]) -> Callable[..., Any]:
+    def off_at_first(trace: GraphModule, keep: object) -> Callable[..., Any]:
         calls = count()
 
         def run(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -217,13 +217,17 @@ class CompiledUpdate:
         self.graph: Graph | None = None
 
     def __call__(self, problem: Problem, vectors: Vectors, rates: Tensor, layout: Any) -> None:
+        graph = self.graph or self.prepare(vectors, rates, layout)
+        graph([rates, *self.kept, *_tensors(vectors)])
+
+    def prepare(self, vectors: Vectors, rates: Tensor, layout: Any) -> Graph:
+        """Find the graph; its kernels may be compiled while something else is done."""
         tensors = [rates, *self.kept, *_tensors(vectors)]
-        if self.graph is None:
-            try:
-                self.graph = self._find(vectors, tensors, None)
-            except LayoutAskedError:
-                self.graph = self._find(vectors, tensors, layout)
-        self.graph(tensors)
+        try:
+            self.graph = self._find(vectors, tensors, None)
+        except LayoutAskedError:
+            self.graph = self._find(vectors, tensors, layout)
+        return self.graph
 
     def _find(self, vectors: Vectors, tensors: Sequence[Tensor], layout: Any) -> Graph:
         problem = self.problem

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from os import devnull
 from pathlib import Path
 from typing import Any
@@ -64,12 +65,13 @@ class Program:
             path = Path(folder) / "kernels.so"
             path.write_bytes(library)
             entries = ctypes.CDLL(str(path))
+        private: Any = torch._C._dynamo.guards
         names: dict[str, Any] = {
             "torch": torch,
             "aten": torch.ops.aten,
             "extern_kernels": torch,
-            "empty_strided_cpu": torch._C._dynamo.guards._empty_strided_cpu,
-            "reinterpret_tensor": torch._C._dynamo.guards._reinterpret_tensor,
+            "empty_strided_cpu": private._empty_strided_cpu,
+            "reinterpret_tensor": private._reinterpret_tensor,
             "device": torch.device,
             "math": math,
             "inf": math.inf,
@@ -102,10 +104,11 @@ def traced(
 ) -> tuple[GraphModule, tuple[bool, ...]]:
     """The operations of a function, and which arguments they read. First sizes that may differ in
     the next call are symbols, one for all that are equal now."""
-    # Here, because these take two seconds.
+    # Here, because they take two seconds.
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    import_module("torch._inductor.lowering")  # decompositions need it and do not import it
     with _without_numbers(tensors, any_size) as shapes:
         trace = make_fx(_functional(function), select_decomp_table())(*shapes)
     placeholders = trace.graph.find_nodes(op="placeholder")
@@ -153,10 +156,9 @@ def _functional(function: Function) -> Function:
             given = [torch._to_functional_tensor(one) for one in arguments]
             found = function(*given)
             for one in (*given, *found):
-                torch._sync(one)
-            given, found = (
-                tuple(map(torch._from_functional_tensor, all)) for all in (given, found)
-            )
+                torch._sync(one)  # type: ignore[attr-defined]
+            given = [torch._from_functional_tensor(one) for one in given]
+            found = tuple(torch._from_functional_tensor(one) for one in found)
         finally:
             torch._disable_functionalization()
         for argument, new in zip(arguments, given, strict=True):
@@ -172,9 +174,8 @@ def _functional(function: Function) -> Function:
 
 def lowered(trace: GraphModule) -> tuple[Program, str]:
     """What inductor makes of a trace: how it is called, and its kernels in C++."""
-    from torch._inductor.compile_fx import view_to_reshape
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
-    from torch._inductor.fx_passes.post_grad import post_grad_passes
+    from torch._inductor.fx_passes.post_grad import post_grad_passes, view_to_reshape
     from torch._inductor.graph import GraphLowering
     from torch._inductor.utils import Placeholder
     from torch._inductor.virtualized import V
@@ -231,7 +232,7 @@ def _inductor() -> Iterator[None]:
     limit, probe = sys.getrecursionlimit(), cpu_vec_isa.VecISA.check_build
     try:
         sys.setrecursionlimit(max(limit, DEEPEST))
-        cpu_vec_isa.VecISA.check_build = _is_known_to_the_compiler  # type: ignore[method-assign]
+        cpu_vec_isa.VecISA.check_build = _is_known_to_the_compiler  # type: ignore
         with (
             warnings.catch_warnings(action="ignore"),  # torch warns of parts of itself
             torch.random.fork_rng(devices=()),

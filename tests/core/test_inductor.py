@@ -1,0 +1,74 @@
+"""Traces and kernels against the functions that they were made of."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from evclplus.core.graphs import Argument, Graph, Graphs
+from evclplus.core.inductor import Function, library, traced
+
+
+def in_place(vector: Tensor, factor: Tensor) -> tuple[Tensor, ...]:
+    """A view sees what happens later to what it is a view of."""
+    tail = vector[1:]
+    before = tail * factor
+    vector.mul_(factor).add_(1.0)
+    tail.sub_(before.sum())
+    return tail * 2, before
+
+
+def inputs(count: int = 6) -> list[Tensor]:
+    return [torch.linspace(-1, 2, count), torch.tensor(3.0)]
+
+
+def compiled(function: Function, *tensors: Tensor) -> Graph:
+    arguments = [Argument(one, any_size=one.dim() == 1) for one in tensors]
+    return Graphs().find("key", function, arguments)
+
+
+def assert_same(run: Callable[..., tuple[Tensor, ...]], count: int = 6) -> None:
+    """The results, and what the arguments are afterwards."""
+    given, expected = inputs(count), inputs(count)
+    torch.testing.assert_close(run(*given), in_place(*expected))
+    torch.testing.assert_close(given, expected)
+
+
+def test_a_trace_changes_arguments_at_its_end_and_nothing_else_in_place() -> None:
+    trace, used = traced(in_place, inputs(), [True, False])
+    assert used == (True, True)
+    calls = trace.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    (copy,) = calls
+    in_place_calls = [
+        node
+        for node in trace.graph.nodes
+        if node.op == "call_function"
+        and getattr(node.target, "_schema", None) is not None
+        and node.target._schema.is_mutable
+    ]
+    assert in_place_calls == [copy]
+    assert_same(trace)
+
+
+def test_kernels_change_arguments_as_the_function_does() -> None:
+    graph = compiled(in_place, *inputs())
+    for count in (6, 40):
+        assert_same(lambda *given: graph(given), count)
+
+
+def test_integers_divided_by_zero_are_an_error_and_not_the_end_of_the_process() -> None:
+    def divide(one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        return (torch.div(one, other, rounding_mode="floor"),)
+
+    one, other = torch.arange(7), torch.tensor([1, 2, 3, 1, 2, 3, 2])
+    graph = compiled(divide, one, other)
+    assert torch.equal(graph([one, other])[0], divide(one, other)[0])
+    with pytest.raises(ZeroDivisionError, match="divided an integer by zero"):
+        graph([one, torch.zeros_like(other)])
+
+
+def test_what_the_compiler_does_not_understand_is_an_error_of_one_line() -> None:
+    with pytest.raises(RuntimeError, match=r"failed: kernels\.cpp:2:\d+: error: ") as error:
+        library("what is this;", lambda content: None).result()
+    assert "\n" not in str(error.value)
