@@ -195,14 +195,13 @@ def lowered(trace: GraphModule) -> tuple[Program, str]:
         name: source.replace(str(Placeholder.KERNEL_NAME), name).replace("#pragma CMT", "//")
         for source, name in graph.wrapper_code.src_to_kernel.items()
     }
-    counts, entries = {}, []
+    counts = {}
     for name, source in kernels.items():
         arguments = re.search(rf"\b{name}\(([^)]*)\)", source)[1].split(",")  # type: ignore[index]
         counts[name], entry = _entry_point(name, arguments)
-        entries.append(entry)
-    return Program(text[text.index("def call(") :], counts), "\n".join(
-        [*kernels.values(), *entries]
-    )
+        kernels[name] = f"{source}\n{entry}"
+    call = text[text.index("def call(") :]
+    return Program(call, counts), "\n".join(kernels.values())
 
 
 def _entry(name: str) -> str:
