@@ -45,7 +45,7 @@ from evclplus.core.network import BayesianNetwork
 from evclplus.core.noise import new_seeds
 from evclplus.errors import TrainingError
 from evclplus.methods.elastic import Anchored
-from evclplus.methods.function_space import hold
+from evclplus.methods.function_space import trusted_answers
 from evclplus.settings import Training
 from evclplus.train import Trainer
 from tests.core.modules import (
@@ -242,14 +242,17 @@ def test_bytes_are_read_in_any_order_of_memory(traced: Graphs) -> None:
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
 
-def three_heads(held: tuple[int, ...], lam_function: float = 0.7) -> tuple[Problem, Batch]:
-    """The third of three heads learns, the others may be held."""
+def three_heads(
+    held: tuple[int, ...], lam_function: float = 0.7, seen: int = 0
+) -> tuple[Problem, Batch]:
+    """The third of three heads learns, the others may be held and its own outputs too."""
     torch.manual_seed(0)
     body = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh())
     module = MultiHead(body, [nn.Linear(5, CLASSES) for _ in range(3)]).double()
     network, batch = BayesianNetwork(module), batch_for((4,), head=2)
     previous = pushed(posterior(network))
-    heads, examples = hold(network, previous, held, Examples(batch.x, batch.y, CLASSES, 2))
+    task = Examples(batch.x, batch.y, CLASSES, 2)
+    heads, examples = trusted_answers(network, previous, held, task, seen)
     memory = Anchored(previous, torch.zeros_like(previous.mean), heads)
     problem = problem_for(network, ec.EVCLPlus(lam_function=lam_function), memory)
     return problem, replace(batch, answers=examples.answers)
@@ -275,8 +278,9 @@ def test_batches_that_are_computed_differently_do_not_share_a_trace(traced: Grap
 
 
 def test_held_heads_and_the_strength_of_holding_them_share_a_trace(traced: Graphs) -> None:
-    for held, lam_function in (((0,), 0.7), ((1,), 0.7), ((0, 1), 2.0), ((), 0.1)):
-        problem, batch = three_heads(held, lam_function)
+    cases = (((0,), 0.7, 0), ((1,), 0.7, 2), ((0, 1), 2.0, 0), ((), 0.1, 0), ((), 0.1, CLASSES))
+    for held, lam_function, seen in cases:
+        problem, batch = three_heads(held, lam_function, seen)
         for size in (6, 1, 3):
             assert batch.answers is not None
             part = replace(batch, x=batch.x[:size], y=batch.y[:size], answers=batch.answers[:size])
@@ -290,7 +294,9 @@ def test_heads_that_are_not_linear_are_held_in_a_trace_of_their_own(traced: Grap
     network = BayesianNetwork(MultiHead(nn.Linear(4, 5), heads).double())
     previous, batch = pushed(posterior(network)), batch_for((4,), head=2)
     for held in ((0,), (0, 1)):
-        kept, examples = hold(network, previous, held, Examples(batch.x, batch.y, CLASSES, 2))
+        kept, examples = trusted_answers(
+            network, previous, held, Examples(batch.x, batch.y, CLASSES, 2)
+        )
         memory = Anchored(previous, torch.zeros_like(previous.mean), kept)
         problem = problem_for(network, ec.EVCLPlus(lam_function=0.7), memory)
         answered = replace(batch, answers=examples.answers)

@@ -34,7 +34,7 @@ from evclplus.core.heads import MultiHead
 from evclplus.core.network import BayesianNetwork
 from evclplus.core.noise import Noise, new_seeds
 from evclplus.methods.elastic import Anchored
-from evclplus.methods.function_space import hold
+from evclplus.methods.function_space import trusted_answers
 from evclplus.seeding import generator
 from evclplus.settings import Training
 from evclplus.train import Trainer
@@ -104,7 +104,9 @@ def held_heads(kind: str, point: str) -> tuple[Problem, MeanField, Batch]:
         MultiHead(body, heads).double(), point=lambda n: bool(point) and point in n
     )
     previous, batch = posterior(network), batch_for((4,), head=2)
-    held, examples = hold(network, previous, (0, 1), Examples(batch.x, batch.y, CLASSES, 2))
+    held, examples = trusted_answers(
+        network, previous, (0, 1), Examples(batch.x, batch.y, CLASSES, 2)
+    )
     memory = Anchored(previous, torch.zeros_like(previous.mean), held)
     problem = problem_for(network, ec.EWC(lam_function=0.7), memory)
     return problem, pushed(previous), replace(batch, answers=examples.answers)

@@ -219,14 +219,51 @@ def test_asking_what_earlier_heads_answered_leaves_the_network_as_it_was() -> No
 
 
 @pytest.mark.parametrize("scenario", ["class", "domain"])
-def test_with_one_head_there_is_nothing_to_hold(scenario: str) -> None:
-    def learned(lam_function: float) -> MeanField:
+def test_a_shared_head_keeps_answers_unless_it_is_free(scenario: str) -> None:
+    def change(lam_function: float, **options: Any) -> tuple[float, ec.Learner]:
         stream = blobs(scenario=scenario)
-        method = ec.EVCLPlus(lam_function=lam_function)
-        learner = ec.Learner(small_network(stream.heads), method, epochs=2, batch_size=20)
-        return learner.learn(stream[0]).learn(stream[1]).q
+        method = ec.EVCLPlus(
+            lam=0.0, beta=1e-6, initial_variance=1e-6, lam_function=lam_function, **options
+        )
+        learner = ec.Learner(
+            small_network(stream.heads), method, epochs=15, batch_size=20, learning_rate=1e-2
+        )
+        learner.learn(stream[0])
+        x = stream[1].train.inputs()
+        before = learner.network(learner.q, x)[:, :2]
+        learner.learn(stream[1])
+        after = learner.network(learner.q, x)[:, :2]
+        return (after - before).square().mean().item(), learner
 
-    assert torch.equal(learned(0.0).mean, learned(10.0).mean)
+    nothing, plain = change(0.0)
+    free, loose = change(1.0, shared_head="free")
+    held, learner = change(1.0)
+    everything, _ = change(1.0, shared_head="all")
+    assert torch.equal(plain.q.mean, loose.q.mean)
+    assert held < 0.7 * nothing == 0.7 * free
+    assert everything <= held
+    # What was found on a task is noted: the first task of a head has nothing to confirm.
+    noted = [task.calibrated.get("confirmed") for task in learner.learned]
+    assert noted[0] is None
+    assert noted[1] is not None
+    assert 0 < noted[1] <= 1
+    assert (noted[1] == 1) == (scenario == "class")  # classes that the head did not know
+    assert all("confirmed" not in task.calibrated for task in loose.learned)
+
+
+def test_values_confirm_nothing() -> None:
+    """How probable a value was is no number between 0 and 1."""
+    x, y, network = torch.randn(30, 3), torch.randn(30, 1), nn.Linear(3, 1)
+
+    def learned(**options: Any) -> MeanField:
+        method = ec.EWC(lam=0.0, lam_function=10.0, **options)
+        learner = ec.Learner(network, method, epochs=3, criterion="regression")
+        for number, values in enumerate((y, -y)):
+            learner.learn(ec.regression_task(x, values, name=str(number)))
+        return learner.q
+
+    assert torch.equal(learned().mean, learned(shared_head="free").mean)
+    assert not torch.equal(learned().mean, learned(shared_head="all").mean)
 
 
 def test_held_answers_belong_to_every_earlier_head() -> None:

@@ -1,6 +1,7 @@
 """The elastic term in function space against arithmetic by hand."""
 
 from dataclasses import replace
+from math import log
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from evclplus.core.network import BayesianNetwork, Weights
 from evclplus.core.noise import new_noise
 from evclplus.methods import function_space
 from evclplus.methods.elastic import Anchored
-from evclplus.methods.function_space import LEAST_OUTPUTS, hold
+from evclplus.methods.function_space import LEAST_OUTPUTS, confirmed, trusted_answers
 
 LAM = 0.6
 HEADS = ["linear", "no bias", "deep"]
@@ -46,7 +47,7 @@ def held(
     network: BayesianNetwork, previous: MeanField, heads: tuple[int, ...] = (0, 1)
 ) -> tuple[Anchored, Batch]:
     """What a method keeps while it learns head 2, and a batch of all examples."""
-    kept, task = hold(network, previous, heads, examples())
+    kept, task = trusted_answers(network, previous, heads, examples())
     memory = Anchored(previous, torch.zeros_like(previous.mean), kept)
     return memory, Batch(task.store, task.labels, 2, 2, answers=task.answers)
 
@@ -118,7 +119,7 @@ def test_rows_that_fill_a_block_up_change_nothing(
     memory, batch = held(network, previous)
     assert memory.held.linear is not None
     assert batch.answers is not None
-    assert len(memory.held.linear[0]) == batch.answers.shape[1] == max(4, least)
+    assert len(memory.held.linear[0]) == batch.answers.shape[2] - batch.outputs == max(4, least)
     found = terms(network, pushed(previous), memory, batch)
     assert found.keys() == expected.keys()
     for name, value in found.items():
@@ -130,7 +131,8 @@ def test_a_first_task_holds_nothing_and_costs_nothing() -> None:
     previous = network.initial(1e-2)
     memory, batch = held(network, previous, ())
     assert batch.answers is not None
-    assert batch.answers.shape == (5, LEAST_OUTPUTS)  # the same graph serves the next tasks
+    # The same graph serves the next tasks.
+    assert batch.answers.shape == (5, 2, batch.outputs + LEAST_OUTPUTS)
     assert terms(network, pushed(previous), memory, batch)["function"] == 0
     for module in (network_of(relu_body(), "deep"), BayesianNetwork(nn.Linear(4, 2).double())):
         memory, batch = held(module, module.initial(1e-2), ())
@@ -196,5 +198,72 @@ def test_what_was_answered_before_does_not_move_with_running_statistics(kind: st
         )
         for number in (0, 1)
     ]
-    np.testing.assert_allclose(answers[:, :4], np.concatenate(own, 1), rtol=1e-9)
-    assert not answers[:, 4:].any()
+    before_, trust = answers[:, 0, 2:], answers[:, 1]
+    np.testing.assert_allclose(before_[:, :4], np.concatenate(own, 1), rtol=1e-9)
+    assert not before_[:, 4:].any()
+    # The head that learns is not held, the others are.
+    assert not trust[:, :2].any()
+    assert bool((trust[:, 2:] == 1).all())
+
+
+# A head that tasks share
+
+
+def shared(kind: str) -> BayesianNetwork:
+    """One head for all tasks, or a module that knows of no heads."""
+    if kind == "no heads":
+        return BayesianNetwork(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)).double())
+    last = nn.Sequential(nn.Tanh(), nn.Linear(3, 3)) if kind == "deep" else nn.Linear(3, 3)
+    return BayesianNetwork(MultiHead(nn.Linear(4, 3), [last]).double())
+
+
+@pytest.mark.parametrize("kind", ["linear", "deep", "no heads"])
+@pytest.mark.parametrize("seen", [2, 3])
+@pytest.mark.parametrize("confirm", [True, False])
+def test_a_shared_head_is_held_as_far_as_labels_confirm_it(
+    kind: str, seen: int, confirm: bool
+) -> None:
+    network = shared(kind)
+    previous = network.initial(1e-2)
+    q = pushed(previous)
+    y = torch.tensor([0, 1, 2, 1, 0])
+    kept, task = trusted_answers(
+        network, previous, (), replace(examples(), labels=y, outputs=3, head=0), seen
+    )
+    if not confirm:
+        kept, task = trusted_answers(
+            network, previous, (), replace(task, answers=None), seen, confirm=False
+        )
+    memory = Anchored(previous, torch.zeros_like(previous.mean), kept)
+    batch = Batch(task.store, y, 0, 3, answers=task.answers)
+    now, before = (network(one, batch.x)[:, :seen].numpy() for one in (q, previous))
+    total = 0.0
+    for x in range(5):
+        odds, label = np.exp(before[x]), int(y[x])
+        # With two outputs seen, the third class is one that the head did not know.
+        r = odds[label] / odds.sum() if confirm and label < seen else 1.0
+        total += r * ((now[x] - before[x]) ** 2).sum()
+    found = terms(network, q, memory, batch)
+    np.testing.assert_allclose(found["function"], LAM / 2 * total / 5, rtol=1e-12)
+    plain = terms(network, q, memory, replace(batch, answers=None))
+    torch.testing.assert_close(found["nll"], plain["nll"], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["linear", "deep", "no heads"])
+def test_all_weights_answer_for_a_shared_head(kind: str) -> None:
+    network = shared(kind)
+    previous = network.initial(1e-2)
+    q = pushed(previous)
+    kept, task = trusted_answers(network, previous, (), replace(examples(), outputs=3, head=0), 3)
+    memory = Anchored(previous, torch.zeros_like(previous.mean), kept)
+    batch = Batch(task.store, task.labels, 0, 3, answers=task.answers)
+    mean = q.mean.clone().requires_grad_()
+    term = terms(network, MeanField(mean, q.variance, q.layout), memory, batch)["function"]
+    (gradient,) = torch.autograd.grad(term, mean)
+    assert all(bool(part.any()) for part in network.layout.named(gradient).values())
+
+
+def test_a_label_confirms_an_answer_by_the_probability_it_was_given() -> None:
+    answers = torch.tensor([[0.0, log(3.0)], [0.0, log(3.0)], [50.0, -50.0], [0.0, 0.0]])
+    found = confirmed(answers, torch.tensor([0, 1, 1, 2]))
+    torch.testing.assert_close(found, torch.tensor([0.25, 0.75, 0.0, 1.0]))

@@ -28,6 +28,7 @@ PAPER: dict[str, Any] = {
     "calibration": "none",
     "fisher_tasks": "last",
     "lam_function": 0.0,
+    "shared_head": "free",
     "beta": 1.0,
     "kl_scale": "examples",
     "start": "mle",
@@ -38,7 +39,11 @@ STRENGTHS = (1.0, 10.0, 100.0, 1e3, 1e4)
 
 GRID: dict[str, Idea] = {
     "finetune": Idea("fine-tuning", "finetune"),
-    "hold": Idea("answers held, point weights", "ewc", {"lam": 0.0, "lam_function": 0.03}),
+    "hold": Idea(
+        "answers held, point weights",
+        "ewc",
+        {"lam": 0.0, "lam_function": 0.03, "shared_head": "free"},
+    ),
     **{
         f"ewc-{lam:g}": Idea(f"EWC, lambda {lam:g}", "ewc", {"lam": lam, "calibration": "none"})
         for lam in STRENGTHS
@@ -52,6 +57,10 @@ IDEAS: dict[str, Idea] = {
     "slow-sigma": Idea("log sigma steps like the means", training={"std_rate": 1.0}),
     "elbo": _changed("KL over the examples, beta 0.1", kl_scale="examples", beta=0.1),
     "no-function-term": _changed("no function-space term", lam_function=0.0),
+    "free-head": _changed("a shared head is free", shared_head="free"),
+    "all-answers": _changed(
+        "all answers of a shared head held, 0.003", shared_head="all", lam_function=0.003
+    ),
     "no-elastic": _changed("no elastic penalty", lam=0.0),
     "lambda-1": _changed("calibrated strength, lambda 1", lam=1.0),
     "lambda-0.1": _changed("calibrated strength, lambda 0.1", lam=0.1),

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -32,6 +32,7 @@ class Anchored:
 class Elastic(Calibrated, FunctionSpace):
     """A method that penalises moving weights in proportion to their Fisher information."""
 
+    before: ClassVar[dict[str, Any]] = Calibrated.before | FunctionSpace.before
     memory_type: ClassVar[type] = Anchored
     space: ClassVar[Space] = TRAINING | {
         # A sum over examples instead of their mean would only rescale lambda.

@@ -6,7 +6,7 @@ They differ in what makes a weight important.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -31,6 +31,7 @@ class Importance:
 class ByImportance(Calibrated, FunctionSpace):
     """A method that holds point weights in proportion to their importance."""
 
+    before: ClassVar[dict[str, Any]] = Calibrated.before | FunctionSpace.before
     memory_type: ClassVar[type] = Importance
 
     calibration: Literal["secant", "none"] = Field(
