@@ -16,14 +16,10 @@ from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.layer_gradients import (
     at_most,
-    gradients_by_position,
-    inputs_by_position,
+    layer_gradients,
     layers_whose_rows_are_examples,
-    output_gradients,
     passes,
-    recorded,
 )
-from evclplus.core.layers import LocalLayer
 from evclplus.core.likelihoods import Classification, Labels, Likelihood, SquaredNorm
 from evclplus.core.network import BayesianNetwork, Weights
 
@@ -115,18 +111,17 @@ def _sizes_of_gradients(
 ) -> Tensor:
     """The sum over a batch of the size of each example's gradient, at these weights."""
     layout = network.layout
-    # Gradients are asked of the layers' outputs, so the weights must be in the graph.
-    means = layout.named(weights.detach().requires_grad_())
     result = torch.zeros_like(weights)
-    sums = layout.named(result)
-    with torch.enable_grad(), recorded(network, closed_form) as record:
-        logits = network(Weights(means), x, head)[:, :outputs] / temperature
+    means, sums = layout.named(weights), layout.named(result)
     used = network.names_for(head)
     others = [name for name in used if name.rpartition(".")[0] not in closed_form]
-    for direction, weight in likelihood.directions(logits.detach(), y, labels, generator):
-        for path, gradient in output_gradients(logits, direction, record).items():
-            received = record[path][0].detach().to(weights.dtype)  # whole numbers, too
-            _add_layer(sums, path, network.local_layers[path], received, gradient, weight, size)
+    found = layer_gradients(
+        *(network, weights, x, y, head, outputs),
+        *(labels, generator, closed_form, temperature, likelihood),
+    )
+    for direction, weight, layers in found:
+        for path, (a, g) in layers.items():
+            _add_layer(sums, path, a, g, weight, size)
         if others:
             per_example = _gradients_of(network, means, others, x, direction / temperature, head)
             for name, gradient in per_example.items():
@@ -140,9 +135,8 @@ def _sizes_of_gradients(
 def _add_layer(
     sums: dict[str, Tensor],
     path: str,
-    layer: LocalLayer,
-    received: Tensor,
-    gradient: Tensor,
+    a: Tensor,
+    g: Tensor,
     weight: Tensor,
     size: Size,
 ) -> None:
@@ -153,7 +147,6 @@ def _add_layer(
     product for the whole batch.
     """
     prefix = f"{path}." if path else ""
-    a, g = inputs_by_position(layer, received), gradients_by_position(layer, gradient)
     one_position = a.shape[2] == 1
     summed = g[:, :, 0] if one_position else g.sum(2)
     weighted = weight[:, None, None] * size(summed)

@@ -18,7 +18,8 @@ from torch.utils.hooks import RemovableHandle
 from evclplus.core.examples import Examples, rows_at_once
 from evclplus.core.gaussian import MeanField
 from evclplus.core.layers import LocalLayer
-from evclplus.core.network import BayesianNetwork
+from evclplus.core.likelihoods import Labels, Likelihood
+from evclplus.core.network import BayesianNetwork, Weights
 
 
 def at_most(examples: Examples, maximum: int, generator: torch.Generator) -> Examples:
@@ -81,7 +82,40 @@ def recorded(network: BayesianNetwork, paths: set[str]) -> Iterator[Passed]:
             handle.remove()
 
 
-def output_gradients(logits: Tensor, direction: Tensor, record: Passed) -> dict[str, Tensor]:
+LayerGradients = tuple[Tensor, Tensor, dict[str, tuple[Tensor, Tensor]]]
+"""A direction at the outputs, its weight for every example, and by layer a and g of its gradient,
+both as (example, group, position, channel)."""
+
+
+def layer_gradients(
+    network: BayesianNetwork,
+    weights: Tensor,
+    x: Tensor,
+    y: Tensor,
+    head: int,
+    outputs: int,
+    labels: Labels,
+    generator: torch.Generator,
+    paths: set[str],
+    temperature: float,
+    likelihood: Likelihood,
+) -> Iterator[LayerGradients]:
+    """For each direction that the likelihood's Fisher asks for, the gradients of these layers."""
+    # Gradients are asked of the layers' outputs, so the weights must be in the graph.
+    means = network.layout.named(weights.detach().requires_grad_())
+    with torch.enable_grad(), recorded(network, paths) as record:
+        logits = network(Weights(means), x, head)[:, :outputs] / temperature
+    for direction, weight in likelihood.directions(logits.detach(), y, labels, generator):
+        layers = {}
+        for path, gradient in _output_gradients(logits, direction, record).items():
+            layer = network.local_layers[path]
+            received = record[path][0].detach().to(weights.dtype)  # whole numbers, too
+            a, g = inputs_by_position(layer, received), _gradients_by_position(layer, gradient)
+            layers[path] = (a, g)
+        yield direction, weight, layers
+
+
+def _output_gradients(logits: Tensor, direction: Tensor, record: Passed) -> dict[str, Tensor]:
     """The gradient of the logits along a direction at each layer's output, a row per example."""
     if not record:
         return {}
@@ -102,7 +136,7 @@ def inputs_by_position(layer: LocalLayer, received: Tensor) -> Tensor:
     return _patches(layer, received)
 
 
-def gradients_by_position(layer: LocalLayer, gradient: Tensor) -> Tensor:
+def _gradients_by_position(layer: LocalLayer, gradient: Tensor) -> Tensor:
     """The gradient of what a layer gave, as (example, group, position, channel)."""
     if isinstance(layer, nn.Linear):
         return gradient.reshape(len(gradient), 1, -1, gradient.shape[-1])
