@@ -23,6 +23,7 @@ from evclplus.methods.finetune import FineTune
 from evclplus.methods.gvcl import GVCL
 from evclplus.methods.joint import Joint
 from evclplus.methods.lwf import LearningWithoutForgetting
+from evclplus.methods.kfac import KroneckerLaplace
 from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.natural import NaturalVCL
 from evclplus.methods.replay import ExperienceReplay
@@ -66,6 +67,7 @@ __all__ = [
     "Experiment",
     "FineTune",
     "Joint",
+    "KroneckerLaplace",
     "Learner",
     "LearningWithoutForgetting",
     "MeanField",

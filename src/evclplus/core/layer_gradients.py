@@ -141,7 +141,8 @@ def _gradients_by_position(layer: LocalLayer, gradient: Tensor) -> Tensor:
     if isinstance(layer, nn.Linear):
         return gradient.reshape(len(gradient), 1, -1, gradient.shape[-1])
     assert isinstance(layer, _ConvNd)
-    return gradient.flatten(2).unflatten(1, (layer.groups, -1)).transpose(2, 3)
+    groups: Tensor = gradient.flatten(2).unflatten(1, (layer.groups, -1))
+    return groups.transpose(2, 3)
 
 
 def _patches(layer: _ConvNd, received: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from evclplus.methods.finetune import FineTune
 from evclplus.methods.gvcl import GVCL
 from evclplus.methods.joint import Joint
 from evclplus.methods.lwf import LearningWithoutForgetting
+from evclplus.methods.kfac import KroneckerLaplace
 from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.natural import NaturalVCL
 from evclplus.methods.replay import ExperienceReplay
@@ -99,6 +100,7 @@ METHODS: dict[str, Entry] = {
     "natural-vcl": _plain(NaturalVCL),
     "rwalk": _plain(RiemannianWalk),
     "lwf": _plain(LearningWithoutForgetting),
+    "kfac": _plain(KroneckerLaplace),
     "er": _plain(ExperienceReplay),
     "a-gem": _plain(AGEM),
     "der++": _plain(DarkExperienceReplay),
