@@ -14,9 +14,9 @@ from evclplus.core.kronecker import (
     Blocks,
     kronecker_fisher,
     nearest,
+    placed,
     quadratic,
     scaled,
-    widened,
 )
 from evclplus.core.likelihoods import Classification, Regression
 from evclplus.core.network import BayesianNetwork
@@ -35,7 +35,7 @@ def factors(module: nn.Module, examples: Examples, maximum: int = 5000) -> tuple
     q, generator = network.initial(1.0), torch.Generator()
     likelihood = Classification()
     found = kronecker_fisher(network, q, examples, generator, "exact", maximum, likelihood)
-    return found, network.layout
+    return placed(found, network.layout), network.layout
 
 
 def dense(module: nn.Module, x: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def test_of_one_linear_layer_and_one_example_they_are_the_fisher(bias: bool) -> 
     module, examples = nn.Linear(4, CLASSES, bias=bias), data(4, count=1)
     blocks, layout = factors(module, examples)
     fisher, v = dense(module, examples.inputs()), changes(layout)
-    torch.testing.assert_close(quadratic(blocks, v, layout), v @ fisher @ v)
+    torch.testing.assert_close(quadratic(blocks, v), v @ fisher @ v)
 
 
 def test_of_a_convolution_with_one_position_too() -> None:
@@ -68,7 +68,7 @@ def test_of_a_convolution_with_one_position_too() -> None:
     examples = data(2, 3, 2, count=1)
     blocks, layout = factors(module, examples)
     fisher, v = dense(module, examples.inputs()), changes(layout)
-    torch.testing.assert_close(quadratic(blocks, v, layout), v @ fisher @ v)
+    torch.testing.assert_close(quadratic(blocks, v), v @ fisher @ v)
 
 
 def test_of_gaussian_outputs_they_are_the_fisher_of_any_number_of_examples() -> None:
@@ -81,7 +81,9 @@ def test_of_gaussian_outputs_they_are_the_fisher_of_any_number_of_examples() -> 
     v = changes(network.layout)
     named = network.layout.named(v)
     moved = F.linear(examples.inputs(), named["weight"], named["bias"])
-    torch.testing.assert_close(quadratic(found, v, network.layout), moved.square().sum() / 0.5**2)
+    torch.testing.assert_close(
+        quadratic(placed(found, network.layout), v), moved.square().sum() / 0.5**2
+    )
 
 
 def test_the_factors_of_layers_are_their_definition() -> None:
@@ -119,7 +121,7 @@ def test_the_quadratic_form_is_that_of_the_dense_kronecker_product() -> None:
         weight, bias = named[f"{block.path}.weight"], named[f"{block.path}.bias"]
         columns = torch.cat([*weight.T, bias])  # vec stacks columns
         expected = expected + columns @ torch.kron(block.inputs, block.outputs) @ columns
-    torch.testing.assert_close(quadratic(blocks, v, layout), expected)
+    torch.testing.assert_close(quadratic(blocks, v), expected)
 
 
 def test_few_examples_stand_for_all() -> None:
@@ -215,6 +217,6 @@ def test_a_wider_head_is_free_in_its_new_outputs() -> None:
     v = changes(narrow.layout)
     after = narrow.layout.carry(v, wide.layout, changes(wide.layout))
     torch.testing.assert_close(
-        quadratic(widened((block,), wide.layout), after, wide.layout),
-        quadratic((block,), v, narrow.layout),
+        quadratic(placed((block,), wide.layout), after),
+        quadratic(placed((block,), narrow.layout), v),
     )

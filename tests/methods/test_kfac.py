@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import evclplus as ec
 from evclplus.core.gaussian import MeanField
-from evclplus.core.kronecker import Block
+from evclplus.core.kronecker import Block, placed
 from evclplus.methods.kfac import Curvature
 from tests.helpers import begun, blobs, learned_first_task, moved, small_network
 
@@ -79,7 +79,7 @@ def test_the_penalty_is_the_equation_and_moves_the_gradient() -> None:
     network = ec.core.network.BayesianNetwork(nn.Linear(3, 2), lambda name: True)
     q = network.initial(1.0)
     roots = torch.rand(4, 4, generator=generator), torch.rand(2, 2, generator=generator)
-    block = Block("", roots[0] @ roots[0].T, roots[1] @ roots[1].T)
+    block = Block("", roots[0] @ roots[0].T, roots[1] @ roots[1].T, (0, 6))
     diagonal = torch.rand(8, generator=generator)
     memory = Curvature(MeanField(0.5 * q.mean, q.variance, q.layout), (block,), diagonal)
     mean = q.mean.clone().requires_grad_()
@@ -120,7 +120,8 @@ def test_separate_tasks_add_up_to_the_penalties_of_each() -> None:
     every = learner.memory.blocks
 
     def penalty(blocks: tuple[Block, ...]) -> Tensor:
-        memory = Curvature(learner.memory.prior, blocks, learner.memory.diagonal)
+        here = placed(blocks, learner.network.layout)
+        memory = Curvature(learner.memory.prior, here, learner.memory.diagonal)
         return method.regulariser(q, memory, torch.tensor(60.0))["penalty"]
 
     torch.testing.assert_close(penalty(every), penalty(first) + penalty(every[len(first) :]))
@@ -171,3 +172,13 @@ def test_memory_stays_the_same_over_tasks_with_one_head() -> None:
         learner.learn(task)
         sizes.append(sum(block.inputs.numel() for block in learner.memory.blocks))
     assert sizes == [5 * 5 + 9 * 9] * 3
+
+
+def test_heads_of_other_tasks_rest_and_are_kept() -> None:
+    learner, stream = learned_first_task(KFAC())
+    _, start = begun(learner, stream[1])
+    assert [block.path for block in start.memory.blocks] == ["body.1"]
+    assert [block.path for block in start.memory.resting] == ["heads.0"]
+    learner.learn(stream[1])
+    assert [block.path for block in learner.memory.blocks] == ["body.1", "heads.0", "heads.1"]
+    assert learner.memory.resting == ()

@@ -28,43 +28,22 @@ from evclplus.core.layer_gradients import (
     passes,
 )
 from evclplus.core.likelihoods import Labels, Likelihood
+from evclplus.core.matrices import matrix_at, names_of, places_of, with_ones
 from evclplus.core.network import BayesianNetwork
 
 
 @dataclass(frozen=True)
 class Block:
-    """A (x) G of the layer at a path: A is `inputs`, G is `outputs`."""
+    """A (x) G of the layer at a path: A is `inputs`, G is `outputs`. `places` says where its weight
+    and bias begin in flat vectors, while a task is learned."""
 
     path: str
     inputs: Tensor
     outputs: Tensor
+    places: tuple[int, ...] = ()
 
 
 Blocks = tuple[Block, ...]
-
-
-# A layer's weights as one matrix.
-
-
-def names_of(layout: Layout, path: str) -> list[str]:
-    """The weight and, if it is learned too, the bias of the layer at a path."""
-    prefix = f"{path}." if path else ""
-    return [prefix + name for name in ("weight", "bias") if prefix + name in layout.names]
-
-
-def as_matrix(parts: list[Tensor]) -> Tensor:
-    """A weight with its bias as the last column."""
-    return torch.cat([part.reshape(part.shape[0], -1) for part in parts], dim=1)
-
-
-def matrix_of(named: dict[str, Tensor], layout: Layout, path: str) -> Tensor:
-    """A layer's part of a flat vector, by its names."""
-    return as_matrix([named[name] for name in names_of(layout, path)])
-
-
-def with_ones(a: Tensor, layout: Layout, path: str) -> Tensor:
-    """Inputs with a 1 for the bias, if there is one to learn."""
-    return F.pad(a, (0, 1), value=1.0) if len(names_of(layout, path)) == 2 else a
 
 
 # The factors of a task.
@@ -126,25 +105,26 @@ def _add(sums: dict[str, Tensor], path: str, value: Tensor) -> None:
 # What blocks are asked for.
 
 
-def quadratic(blocks: Blocks, moved: Tensor, layout: Layout) -> Tensor:
+def quadratic(blocks: Blocks, moved: Tensor) -> Tensor:
     """The sum over blocks of tr(dW A dW^T G), for a flat vector of changes."""
-    named = layout.named(moved)
     total = moved.new_zeros(())
     for block in blocks:
-        change = matrix_of(named, layout, block.path)
+        change = matrix_at(moved, block.places, len(block.outputs), len(block.inputs))
         total = total + ((block.outputs @ change) * (change @ block.inputs)).sum()
     return total
 
 
-def widened(blocks: Blocks, layout: Layout) -> Blocks:
-    """The same for layers that have become wider since: nothing is known of their new outputs."""
-    shapes = dict(zip(layout.names, layout.shapes, strict=True))
+def placed(blocks: Blocks, layout: Layout) -> Blocks:
+    """The same where their weights are now. Nothing is known of the outputs of a layer that has
+    become wider since."""
+    rows = dict(zip(layout.names, layout.shapes, strict=True))
 
-    def wider(block: Block) -> Block:
-        more = shapes[names_of(layout, block.path)[0]][0] - len(block.outputs)
-        return Block(block.path, block.inputs, F.pad(block.outputs, (0, more, 0, more)))
+    def now(block: Block) -> Block:
+        more = rows[names_of(layout, block.path)[0]][0] - len(block.outputs)
+        outputs = F.pad(block.outputs, (0, more, 0, more))
+        return Block(block.path, block.inputs, outputs, places_of(layout, block.path))
 
-    return tuple(wider(block) for block in blocks)
+    return tuple(now(block) for block in blocks)
 
 
 # Adding up tasks. A sum of Kronecker products is none.

@@ -22,6 +22,8 @@ with its task. Departures: the paper takes the expectation over labels with a sa
 """
 
 from dataclasses import dataclass, replace
+from itertools import compress
+from operator import not_
 from typing import ClassVar, Literal
 
 import torch
@@ -35,13 +37,13 @@ from evclplus.core.gaussian import MeanField
 from evclplus.core.kronecker import (
     Blocks,
     kronecker_fisher,
-    names_of,
     nearest,
+    placed,
     quadratic,
     scaled,
-    widened,
 )
 from evclplus.core.likelihoods import Labels
+from evclplus.core.matrices import names_of
 from evclplus.core.tree import per_weight
 from evclplus.methods.base import Lesson, Method, Start, Trained
 from evclplus.methods.space import TRAINING, Log, OneOf, Space
@@ -50,11 +52,13 @@ from evclplus.methods.space import TRAINING, Log, OneOf, Space
 @dataclass(frozen=True)
 class Curvature:
     """The last weights, where the prior of the next task has its centre, and its precision beside
-    tau: blocks of layers, and a diagonal that is zero where a block stands."""
+    tau: blocks of layers, and a diagonal that is zero where a block stands. While a task is learned
+    the blocks of heads that it does not use rest: their weights do not move."""
 
     prior: MeanField
     blocks: Blocks
     diagonal: Tensor = per_weight()
+    resting: Blocks = ()
 
 
 class KroneckerLaplace(Method):
@@ -87,26 +91,30 @@ class KroneckerLaplace(Method):
         moved = q.mean - memory.prior.mean
         held = (memory.diagonal * moved.square()).sum()
         if memory.blocks:
-            held = held + quadratic(memory.blocks, moved, q.layout)
+            held = held + quadratic(memory.blocks, moved)
         return {
             "penalty": self.lam / examples * 0.5 * held,
             "prior": self.prior_precision / examples * 0.5 * moved.square().sum(),
         }
 
     def begin(self, lesson: Lesson) -> Start:
-        """Weights that come into use have the first prior; a head that became wider has blocks that
-        know nothing of its new outputs."""
-        memory: Curvature = lesson.memory
+        """Weights that come into use have the first prior, all others their last values."""
+        network, memory = lesson.network, lesson.memory
+        used = set(network.names_for(lesson.task.head))
+        moves = [
+            bool(used.intersection(names_of(network.layout, one.path))) for one in memory.blocks
+        ]
         memory = replace(
             memory,
             prior=memory.prior.replaced(lesson.new(), 0.0, 1.0),
-            blocks=widened(memory.blocks, lesson.network.layout),
+            blocks=placed(tuple(compress(memory.blocks, moves)), network.layout),
+            resting=tuple(compress(memory.blocks, map(not_, moves))),
         )
         return Start(lesson.q, memory, lesson.task, (Source((lesson.task,)),))
 
     def end(self, lesson: Lesson, start: Start, trained: Trained) -> Curvature:
         blocks, diagonal = self.fisher(lesson, start, trained)
-        every = (*start.memory.blocks, *blocks)
+        every = (*start.memory.resting, *start.memory.blocks, *blocks)
         if self.tasks == "nearest":
             every = nearest(every)
         elif self.tasks == "scaled":
