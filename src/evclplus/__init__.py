@@ -21,11 +21,13 @@ from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
 from evclplus.methods.gvcl import GVCL
+from evclplus.methods.gpm import GradientProjectionMemory
 from evclplus.methods.joint import Joint
 from evclplus.methods.lwf import LearningWithoutForgetting
 from evclplus.methods.kfac import KroneckerLaplace
 from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.natural import NaturalVCL
+from evclplus.methods.ogd import OrthogonalGradientDescent
 from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.rwalk import RiemannianWalk
 from evclplus.methods.synaptic import SynapticIntelligence
@@ -66,6 +68,7 @@ __all__ = [
     "ExperienceReplay",
     "Experiment",
     "FineTune",
+    "GradientProjectionMemory",
     "Joint",
     "KroneckerLaplace",
     "Learner",
@@ -75,6 +78,7 @@ __all__ = [
     "Method",
     "MultiHead",
     "NaturalVCL",
+    "OrthogonalGradientDescent",
     "Regression",
     "RiemannianWalk",
     "Scores",

@@ -234,7 +234,7 @@ class Reader:
         else:
             for one in fields(value):
                 part = getattr(value, one.name)
-                fits = not tree.is_per_weight(one) or part.shape == (self.layout.total,)
+                fits = not tree.is_per_weight(one) or part.shape[-1:] == (self.layout.total,)
                 if not fits or (isinstance(part, Tensor) and not part.isfinite().all()):
                     raise FileError(
                         f"the saved {path}.{one.name} does not fit the layout or is not finite"

@@ -123,7 +123,9 @@ def _sizes_of_gradients(
         for path, (a, g) in layers.items():
             _add_layer(sums, path, a, g, weight, size)
         if others:
-            per_example = _gradients_of(network, means, others, x, direction / temperature, head)
+            per_example = example_gradients(
+                network, means, others, x, direction / temperature, head
+            )
             for name, gradient in per_example.items():
                 sums[name] += torch.einsum("n,n...->...", weight, size(gradient))
     return result
@@ -170,7 +172,7 @@ def _add_layer(
 # The general form: any parameter at all.
 
 
-def _gradients_of(
+def example_gradients(
     network: BayesianNetwork,
     means: dict[str, Tensor],
     names: list[str],

@@ -25,6 +25,7 @@ from evclplus.core.layer_gradients import (
     at_most,
     layer_gradients,
     layers_whose_rows_are_examples,
+    layers_with_matrices,
     passes,
 )
 from evclplus.core.likelihoods import Labels, Likelihood
@@ -49,17 +50,6 @@ Blocks = tuple[Block, ...]
 # The factors of a task.
 
 
-def kronecker_layers(network: BayesianNetwork, q: MeanField, examples: Examples) -> set[str]:
-    """The layers that have factors: they see an example per row, learn their weight and are not
-    split into groups."""
-    return {
-        path
-        for path in layers_whose_rows_are_examples(network, q, examples)
-        if getattr(network.local_layers[path], "groups", 1) == 1
-        and any(name.rpartition(".")[2] == "weight" for name in names_of(network.layout, path))
-    }
-
-
 def kronecker_fisher(
     network: BayesianNetwork,
     q: MeanField,
@@ -73,7 +63,7 @@ def kronecker_fisher(
     all of them."""
     count, layout = len(examples), network.layout
     examples = at_most(examples, maximum, generator)
-    paths = kronecker_layers(network, q, examples)
+    paths = layers_with_matrices(network, layers_whose_rows_are_examples(network, q, examples))
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}
     for x, y in passes(examples, q.mean.device):

@@ -5,7 +5,7 @@ weight is used: a is what the layer received there, g the gradient of what it ga
 Fisher, Kronecker factors and projections are all made of the two.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import prod
 
@@ -58,6 +58,30 @@ def layers_whose_rows_are_examples(
             follows[path] = follows.get(path, True) and len(received) == size
     # A layer that turned out to be called twice has left local_layers during the passes.
     return {path for path, right in follows.items() if right and path in network.local_layers}
+
+
+def layers_with_matrices(network: BayesianNetwork, paths: Iterable[str]) -> set[str]:
+    """Those of the layers that learn a weight which is one matrix, not one for each group."""
+
+    def has_one(path: str) -> bool:
+        weight = f"{path}.weight" if path else "weight"
+        return (
+            weight in network.layout.names and getattr(network.local_layers[path], "groups", 1) == 1
+        )
+
+    return {path for path in paths if has_one(path)}
+
+
+@torch.no_grad()
+def received(network: BayesianNetwork, q: MeanField, x: Tensor, head: int) -> dict[str, Tensor]:
+    """What every layer that has a matrix receives, as (example, group, position, channel)."""
+    network(q, x[:1], head)  # layers that cannot be recorded leave local_layers here
+    with recorded(network, layers_with_matrices(network, network.local_layers)) as record:
+        network(q, x, head)
+    return {
+        path: inputs_by_position(network.local_layers[path], a.to(q.mean.dtype))
+        for path, (a, _) in record.items()
+    }
 
 
 Passed = dict[str, tuple[Tensor, Tensor]]

@@ -16,7 +16,8 @@ Value = TypeVar("Value")
 
 
 def per_weight() -> Any:
-    """A field of a memory with one number for each weight, zero for weights that come later."""
+    """A field of a memory with one number for each weight, or rows of such; zero for weights that
+    come later."""
     return field(metadata={"per_weight": True})
 
 
@@ -56,7 +57,7 @@ def grown(value: Value, old: Layout, start: MeanField) -> Value:
     for one in fields(value):  # type: ignore[arg-type]
         part = getattr(value, one.name)
         if is_per_weight(one):
-            zeros = start.mean.new_zeros(start.mean.shape)
+            zeros = part.new_zeros((*part.shape[:-1], *start.mean.shape))
             changed[one.name] = old.carry(part, start.layout, zeros)
         else:
             changed[one.name] = grown(part, old, start)

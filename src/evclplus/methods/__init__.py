@@ -14,11 +14,13 @@ from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
 from evclplus.methods.gvcl import GVCL
+from evclplus.methods.gpm import GradientProjectionMemory
 from evclplus.methods.joint import Joint
 from evclplus.methods.lwf import LearningWithoutForgetting
 from evclplus.methods.kfac import KroneckerLaplace
 from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.natural import NaturalVCL
+from evclplus.methods.ogd import OrthogonalGradientDescent
 from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.rwalk import RiemannianWalk
 from evclplus.methods.space import Space
@@ -100,6 +102,8 @@ METHODS: dict[str, Entry] = {
     "natural-vcl": _plain(NaturalVCL),
     "rwalk": _plain(RiemannianWalk),
     "lwf": _plain(LearningWithoutForgetting),
+    "ogd": _plain(OrthogonalGradientDescent),
+    "gpm": _plain(GradientProjectionMemory),
     "kfac": _plain(KroneckerLaplace),
     "er": _plain(ExperienceReplay),
     "a-gem": _plain(AGEM),
