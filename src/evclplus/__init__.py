@@ -27,6 +27,7 @@ from evclplus.methods.lwf import LearningWithoutForgetting
 from evclplus.methods.kfac import KroneckerLaplace
 from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.natural import NaturalVCL
+from evclplus.methods.ncl import NaturalContinualLearning
 from evclplus.methods.ogd import OrthogonalGradientDescent
 from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.rwalk import RiemannianWalk
@@ -78,6 +79,7 @@ __all__ = [
     "Method",
     "MultiHead",
     "NaturalVCL",
+    "NaturalContinualLearning",
     "OrthogonalGradientDescent",
     "Regression",
     "RiemannianWalk",

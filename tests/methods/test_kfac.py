@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import evclplus as ec
 from evclplus.core.gaussian import MeanField
 from evclplus.core.kronecker import Block, placed
-from evclplus.methods.kfac import Curvature
+from evclplus.methods.laplace import Curvature
 from tests.helpers import begun, blobs, learned_first_task, moved, small_network
 
 KFAC = ec.KroneckerLaplace
@@ -112,7 +112,7 @@ def test_other_weights_have_a_diagonal_and_layers_have_none() -> None:
 
 
 def test_separate_tasks_add_up_to_the_penalties_of_each() -> None:
-    learner, stream = learned_first_task(KFAC(tasks="separate", prior_precision=0.0))
+    learner, stream = learned_first_task(KFAC(tasks="separate"))
     first = learner.memory.blocks
     learner.learn(stream[1])
     assert len(learner.memory.blocks) == len(first) + 2  # the body's again, and a head

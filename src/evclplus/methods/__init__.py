@@ -20,6 +20,7 @@ from evclplus.methods.lwf import LearningWithoutForgetting
 from evclplus.methods.kfac import KroneckerLaplace
 from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.natural import NaturalVCL
+from evclplus.methods.ncl import NaturalContinualLearning
 from evclplus.methods.ogd import OrthogonalGradientDescent
 from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.rwalk import RiemannianWalk
@@ -105,6 +106,7 @@ METHODS: dict[str, Entry] = {
     "ogd": _plain(OrthogonalGradientDescent),
     "gpm": _plain(GradientProjectionMemory),
     "kfac": _plain(KroneckerLaplace),
+    "ncl": _plain(NaturalContinualLearning),
     "er": _plain(ExperienceReplay),
     "a-gem": _plain(AGEM),
     "der++": _plain(DarkExperienceReplay),
