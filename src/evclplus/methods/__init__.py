@@ -13,11 +13,11 @@ from evclplus.methods.evcl import EVCL
 from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
-from evclplus.methods.gvcl import GVCL
 from evclplus.methods.gpm import GradientProjectionMemory
+from evclplus.methods.gvcl import GVCL
 from evclplus.methods.joint import Joint
-from evclplus.methods.lwf import LearningWithoutForgetting
 from evclplus.methods.kfac import KroneckerLaplace
+from evclplus.methods.lwf import LearningWithoutForgetting
 from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.natural import NaturalVCL
 from evclplus.methods.ncl import NaturalContinualLearning
