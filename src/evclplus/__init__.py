@@ -29,6 +29,7 @@ from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.natural import NaturalVCL
 from evclplus.methods.ncl import NaturalContinualLearning
 from evclplus.methods.ogd import OrthogonalGradientDescent
+from evclplus.methods.progressive import Progressive
 from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.rwalk import RiemannianWalk
 from evclplus.methods.synaptic import SynapticIntelligence
@@ -81,6 +82,7 @@ __all__ = [
     "NaturalContinualLearning",
     "NaturalVCL",
     "OrthogonalGradientDescent",
+    "Progressive",
     "Regression",
     "RiemannianWalk",
     "Scores",

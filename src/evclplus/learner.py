@@ -489,14 +489,15 @@ class Learner:
                 "optimiser.second": self.moments.second,
             }
         kept = checkpoint.as_plain(self.memory, "memory", tensors)
-        ready = module if isinstance(module, networks.ReadyNetwork) else None
+        made_of = getattr(module, "architecture", None)
+        ready = made_of if isinstance(made_of, networks.Architecture) else None
         header = {
             "method": described(self.method),
             "training": self.training.model_dump(mode="json"),
             "seed": self.seed,
             "samples": self.samples,
             **checkpoint.saved_likelihood(self.likelihood),
-            "architecture": ready and ready.architecture.model_dump(mode="json"),
+            "architecture": ready and ready.model_dump(mode="json"),
             "network": type(module).__name__,
             "growth": self.network.growth,
             "layout": asdict(self.network.layout),

@@ -59,6 +59,11 @@ class MultiHead(nn.Module):
         part, _, rest = name.partition(".")
         return int(rest.partition(".")[0]) if part in ("heads", "films") else None
 
+    def uses(self, head: int, name: str) -> bool:
+        """Whether an answer of a head may depend on a parameter: not on those of other heads, but
+        for a subclass that has its own way to ask them."""
+        return type(self).forward is not MultiHead.forward or self.owner(name) in (None, head)
+
     def is_point(self, name: str) -> bool:
         """Whether a parameter stays a point value, whatever the method."""
         return name.startswith("films.")

@@ -251,11 +251,11 @@ class BayesianNetwork:
             yield output
 
     def names_for(self, head: int) -> list[str]:
-        """The weights that an answer of this head may depend on: all but those of other heads,
-        unless the module has its own way to ask them."""
-        if not self.has_heads or type(self.skeleton).forward is not MultiHead.forward:
+        """The weights that an answer of this head may depend on."""
+        module = self.skeleton
+        if not isinstance(module, MultiHead):
             return list(self.layout.names)
-        return [name for name in self.layout.names if self.owner(name) in (None, head)]
+        return [name for name in self.layout.names if module.uses(head, name)]
 
     def loaded(self, path: str, weights: Weights) -> Loaded:
         """What a layer needs of the weights; frozen parameters keep their value."""

@@ -22,6 +22,7 @@ from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.natural import NaturalVCL
 from evclplus.methods.ncl import NaturalContinualLearning
 from evclplus.methods.ogd import OrthogonalGradientDescent
+from evclplus.methods.progressive import Progressive
 from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.rwalk import RiemannianWalk
 from evclplus.methods.space import Space
@@ -116,6 +117,7 @@ METHODS: dict[str, Entry] = {
         ("#884455", "v"),
         beta=0.0,
     ),
+    "progressive": _plain(Progressive),
     "coreset-random": _with_coreset(
         VCL, "random", "A random coreset alone.", ("#CC79A7", "P"), alone=True
     ),
