@@ -29,6 +29,7 @@ from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.natural import NaturalVCL
 from evclplus.methods.ncl import NaturalContinualLearning
 from evclplus.methods.ogd import OrthogonalGradientDescent
+from evclplus.methods.progress_compress import ProgressCompress
 from evclplus.methods.progressive import Progressive
 from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.rwalk import RiemannianWalk
@@ -82,6 +83,7 @@ __all__ = [
     "NaturalContinualLearning",
     "NaturalVCL",
     "OrthogonalGradientDescent",
+    "ProgressCompress",
     "Progressive",
     "Regression",
     "RiemannianWalk",

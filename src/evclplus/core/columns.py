@@ -115,12 +115,13 @@ class Columns(MultiHead):
 
 
 class OnColumn(nn.Module):
-    """A column of its own that reads one other, whose weights stay."""
+    """A column that reads one other with the same layers, `base`, whose weights stay as they are
+    set."""
 
-    def __init__(self, base: Sequence[nn.Module], features: int, outputs: int) -> None:
+    def __init__(self, layers: Sequence[nn.Module], features: int, outputs: int) -> None:
         super().__init__()
-        self.base = Column(base, 0, 0).requires_grad_(False)
-        self.column = Column(_anew(base), 1, outputs)
+        self.base = Column(_anew(layers), 0, 0).requires_grad_(False)
+        self.column = Column(_anew(layers), 1, outputs)
         self.head = nn.Linear(features, outputs)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from evclplus.methods.mas import MemoryAwareSynapses
 from evclplus.methods.natural import NaturalVCL
 from evclplus.methods.ncl import NaturalContinualLearning
 from evclplus.methods.ogd import OrthogonalGradientDescent
+from evclplus.methods.progress_compress import ProgressCompress
 from evclplus.methods.progressive import Progressive
 from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.rwalk import RiemannianWalk
@@ -118,6 +119,7 @@ METHODS: dict[str, Entry] = {
         beta=0.0,
     ),
     "progressive": _plain(Progressive),
+    "progress-compress": _plain(ProgressCompress),
     "coreset-random": _with_coreset(
         VCL, "random", "A random coreset alone.", ("#CC79A7", "P"), alone=True
     ),

@@ -1,4 +1,4 @@
-"""What EWC, EVCL and EVCL+ share: a Fisher that says which weights the old tasks need."""
+"""What EWC, EVCL, EVCL+ and P&C share: a Fisher that says which weights the old tasks need."""
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Anchored:
     held: HeldHeads = field(default_factory=HeldHeads)
 
 
-class Elastic(Calibrated, FunctionSpace):
+class ByFisher(Calibrated):
     """A method that penalises moving weights in proportion to their Fisher information."""
 
     before: ClassVar[dict[str, Any]] = Calibrated.before | FunctionSpace.before
@@ -38,7 +38,6 @@ class Elastic(Calibrated, FunctionSpace):
         # A sum over examples instead of their mean would only rescale lambda.
         "lam": Log(1e-3, 1e2),
         "fisher_temperature": Log(1.0, 100.0),
-        "lam_function": OneOf((0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
     }
 
     lam: float = Field(0.3, ge=0, description="lambda, the strength of the elastic penalties")
@@ -84,6 +83,14 @@ class Elastic(Calibrated, FunctionSpace):
             lesson.likelihood,
         )
         return self.calibrated(lesson, trained.q, fisher)
+
+
+class Elastic(ByFisher, FunctionSpace):
+    """The same, with earlier heads that can be held to their answers."""
+
+    space: ClassVar[Space] = ByFisher.space | {
+        "lam_function": OneOf((0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0))
+    }
 
 
 class ElasticVariational(Elastic, Variational):
