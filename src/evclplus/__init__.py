@@ -33,6 +33,7 @@ from evclplus.methods.progress_compress import ProgressCompress
 from evclplus.methods.progressive import Progressive
 from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.rwalk import RiemannianWalk
+from evclplus.methods.sfsvi import FunctionSpaceVI
 from evclplus.methods.synaptic import SynapticIntelligence
 from evclplus.methods.ucl import UCL
 from evclplus.methods.vcl import VCL
@@ -72,6 +73,7 @@ __all__ = [
     "Experiment",
     "FineTune",
     "GradientProjectionMemory",
+    "FunctionSpaceVI",
     "Joint",
     "KroneckerLaplace",
     "Learner",

@@ -26,6 +26,7 @@ from evclplus.methods.progress_compress import ProgressCompress
 from evclplus.methods.progressive import Progressive
 from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.rwalk import RiemannianWalk
+from evclplus.methods.sfsvi import FunctionSpaceVI
 from evclplus.methods.space import Space
 from evclplus.methods.synaptic import SynapticIntelligence
 from evclplus.methods.ucl import UCL
@@ -109,6 +110,7 @@ METHODS: dict[str, Entry] = {
     "gpm": _plain(GradientProjectionMemory),
     "kfac": _plain(KroneckerLaplace),
     "ncl": _plain(NaturalContinualLearning),
+    "s-fsvi": _plain(FunctionSpaceVI),
     "er": _plain(ExperienceReplay),
     "a-gem": _plain(AGEM),
     "der++": _plain(DarkExperienceReplay),
