@@ -114,7 +114,7 @@ class Trainer:
         step = 0
         self.callback.start(label, epochs * each)
         with self._numbers(network, purpose):
-            prepare(state.vectors, self._rates(0, 1, 1, q.mean)[0], q.layout)
+            prepare(state.vectors, q.mean.new_zeros(3), q.layout)
             for epoch in range(1, epochs + 1):
                 draws = generator(self.seed, self.position, purpose, epoch)
                 # What a step needs of numbers is made for all of them, so that none waits for it.
