@@ -15,7 +15,8 @@ from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead
 from evclplus.errors import SettingsError
 from evclplus.methods.base import Lesson, Start
-from evclplus.methods.lwf import Distilled, distillation
+from evclplus.methods.distillation import distillation
+from evclplus.methods.lwf import Distilled
 from tests.helpers import begun, blobs, moved, small_network
 
 LwF = ec.LearningWithoutForgetting

@@ -10,7 +10,7 @@ from evclplus.core.engine import Problem, State, StepGradient, likelihood_gradie
 from evclplus.core.gaussian import MeanField
 from evclplus.core.network import BayesianNetwork
 from evclplus.methods.base import Start
-from evclplus.methods.replay import Reservoir, reservoir
+from evclplus.methods.reservoir import Reservoir, reservoir
 from tests.helpers import begun, blobs, small_network
 
 ER = ec.ExperienceReplay

@@ -21,7 +21,7 @@ from torch import Tensor
 from evclplus.core.batches import Source
 from evclplus.core.engine import Here, Step
 from evclplus.methods.base import Lesson, Method, Start, Trained
-from evclplus.methods.replay import Reservoir, beside, reservoir
+from evclplus.methods.reservoir import Reservoir, beside, reservoir
 from evclplus.methods.space import PLAIN_STEPS, OneOf, Space
 from evclplus.settings import Optimiser
 

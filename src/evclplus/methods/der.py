@@ -29,7 +29,7 @@ from evclplus.core.examples import Examples
 from evclplus.core.network import BayesianNetwork, Weights
 from evclplus.methods.base import Lesson, Method, Start, Trained
 from evclplus.methods.function_space import answers_of
-from evclplus.methods.replay import Reservoir, beside, reservoir
+from evclplus.methods.reservoir import Reservoir, beside, reservoir
 from evclplus.methods.space import TRAINING, Log, OneOf, Space
 
 

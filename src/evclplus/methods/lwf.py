@@ -30,6 +30,7 @@ from evclplus.core.batches import Batch, Source
 from evclplus.core.engine import Terms
 from evclplus.core.network import BayesianNetwork, Weights
 from evclplus.methods.base import Lesson, Method, Start, Trained
+from evclplus.methods.distillation import distillation
 from evclplus.methods.function_space import HeldHeads, block, hold
 from evclplus.methods.needs import needs_classes
 from evclplus.methods.space import TRAINING, Log, Space
@@ -115,10 +116,3 @@ def answerers(lesson: Lesson, heads: tuple[int, ...]) -> Answerers:
     used = torch.stack([number < count for _, count in rows])
     places = torch.stack([start + number for start, _ in rows]).where(used, 0)
     return Answerers(places.to(x.device), used.to(x.device))
-
-
-def distillation(now: Tensor, before: Tensor, temperature: float | Tensor) -> Tensor:
-    """mean over x of sum_h KL(softmax(z_h before / T) || softmax(z_h now / T)), from logits
-    (examples, heads, outputs). It is the paper's cross-entropy less a constant."""
-    log_old, log_new = ((z / temperature).log_softmax(2) for z in (before, now))
-    return (log_old.exp() * (log_old - log_new)).sum((1, 2)).mean()

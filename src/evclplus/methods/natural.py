@@ -21,14 +21,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from evclplus.core.engine import Here, Step
+from evclplus.core.engine import Here, Step, Terms
+from evclplus.core.gaussian import MeanField
 from evclplus.methods.space import Log, Space
 from evclplus.methods.variational import Posterior, Variational
-from evclplus.methods.vcl import VCL
 from evclplus.settings import Optimiser
 
 
-class NaturalVCL(VCL):
+class NaturalVCL(Variational):
     """VCL by natural-gradient steps: an uncertain weight moves far, a certain one hardly."""
 
     name: ClassVar[str] = "natural-vcl"
@@ -43,6 +43,9 @@ class NaturalVCL(VCL):
     @property
     def learning_rates(self) -> dict[Optimiser, float]:
         return {"sgd": 1e-3}
+
+    def regulariser(self, q: MeanField, memory: Posterior, examples: Tensor) -> Terms:
+        return {"kl": self.scaled_kl(q, memory.prior, examples)}
 
     def move(self, step: Step, memory: Posterior, here: Here) -> Step:
         """A plain step is -a times the gradient of the objective, in log sigma -r times it."""

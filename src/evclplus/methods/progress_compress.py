@@ -28,10 +28,10 @@ from evclplus.core.gaussian import MeanField
 from evclplus.core.network import BayesianNetwork, Weights
 from evclplus.core.penalties import elastic_mean
 from evclplus.methods.base import Lesson, Nothing, Start
+from evclplus.methods.distillation import distillation
 from evclplus.methods.elastic import Anchored, ByFisher
 from evclplus.methods.finetune import FineTune
 from evclplus.methods.function_space import answers_of
-from evclplus.methods.lwf import distillation
 from evclplus.methods.needs import needs_classes
 
 
