@@ -22,6 +22,7 @@ from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
 from evclplus.methods.gpm import GradientProjectionMemory
 from evclplus.methods.gvcl import GVCL
+from evclplus.methods.hat import HAT
 from evclplus.methods.joint import Joint
 from evclplus.methods.kfac import KroneckerLaplace
 from evclplus.methods.lwf import LearningWithoutForgetting
@@ -58,6 +59,7 @@ __all__ = [
     "EVCL",
     "EWC",
     "GVCL",
+    "HAT",
     "METHODS",
     "UCL",
     "VCL",

@@ -38,6 +38,9 @@ class Batch:
     likelihood: Likelihood = field(default_factory=Classification)
     """What the outputs say of the labels."""
     apart: bool = False
+    done: float = 1.0
+    """The part of its epoch's steps that is behind, from 0 to 1. It is not known while a step is
+    compiled, so that a method which asks for it is not."""
 
     @cached_property
     def inputs(self) -> Tensor:
@@ -99,7 +102,7 @@ def steps_of_epoch(
     for number, group in enumerate(groups):
         order = torch.randperm(sum(map(len, group)), generator=generator)
         cuts += [(number, group, index) for index in order.split(_sizes(len(order), batch_size))]
-    for position in torch.randperm(len(cuts), generator=generator).tolist():
+    for step, position in enumerate(torch.randperm(len(cuts), generator=generator).tolist()):
         _, group, index = cuts[position]
         found = [(first, group, index)]
         for source in others:
@@ -109,7 +112,10 @@ def steps_of_epoch(
         for source, _, index in found:
             totals[_together(source)] += len(index)
         yield [
-            _batch(group, index, _share(source, len(index), totals), likelihood, source.apart)
+            _batch(
+                *(group, index, _share(source, len(index), totals), likelihood, source.apart),
+                step / max(1, len(cuts) - 1),
+            )
             for source, group, index in found
         ]
 
@@ -157,11 +163,16 @@ def _by_head(data: Sequence[Examples]) -> list[list[Examples]]:
 
 
 def _batch(
-    group: list[Examples], index: Tensor, share: float, likelihood: Likelihood, apart: bool
+    group: list[Examples],
+    index: Tensor,
+    share: float,
+    likelihood: Likelihood,
+    apart: bool,
+    done: float,
 ) -> Batch:
     outputs = max(examples.outputs for examples in group)
     x, y, answers, view = _gather(_parts(group, index))
-    return Batch(x, y, group[0].head, outputs, view, answers, share, likelihood, apart)
+    return Batch(x, y, group[0].head, outputs, view, answers, share, likelihood, apart, done)
 
 
 def _parts(group: list[Examples], index: Tensor) -> list[Part]:

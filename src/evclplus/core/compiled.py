@@ -105,7 +105,7 @@ class CompiledLikelihood:
             x, y = next(given), next(given)
             answers = None if batch.answers is None else next(given)
             share, seed = next(given), next(given)
-            same = replace(batch, x=x, y=y, answers=answers, share=share)  # type: ignore[arg-type]
+            same = replace(batch, x=x, y=y, answers=answers, share=share, done=None)  # type: ignore[arg-type]
             changed = _with(problem, given)
             terms, gradients = likelihood_gradient(changed, same, names, list(given), seed)
             return (*terms.values(), *gradients)

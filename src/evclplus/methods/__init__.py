@@ -15,6 +15,7 @@ from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
 from evclplus.methods.gpm import GradientProjectionMemory
 from evclplus.methods.gvcl import GVCL
+from evclplus.methods.hat import HAT
 from evclplus.methods.joint import Joint
 from evclplus.methods.kfac import KroneckerLaplace
 from evclplus.methods.lwf import LearningWithoutForgetting
@@ -120,6 +121,7 @@ METHODS: dict[str, Entry] = {
         ("#884455", "v"),
         beta=0.0,
     ),
+    "hat": _plain(HAT),
     "progressive": _plain(Progressive),
     "progress-compress": _plain(ProgressCompress),
     "coreset-random": _with_coreset(
