@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import evclplus as ec
+from evclplus.core.compiled import _AnyLayout
+from evclplus.core.engine import Gradient, Here, Step
 from evclplus.core.gaussian import MeanField
 from evclplus.core.kronecker import Block, placed
 from evclplus.methods.laplace import Curvature
@@ -182,3 +184,15 @@ def test_heads_of_other_tasks_rest_and_are_kept() -> None:
     learner.learn(stream[1])
     assert [block.path for block in learner.memory.blocks] == ["body.1", "heads.0", "heads.1"]
     assert learner.memory.resting == ()
+
+
+@pytest.mark.parametrize("name", ["kfac", "ncl", "gpm"])
+def test_a_step_asks_for_no_layout_so_that_a_new_head_needs_no_new_graph(name: str) -> None:
+    learner, stream = learned_first_task(ec.method(name))
+    _, start = begun(learner, stream[1])
+    q = MeanField(start.q.mean + 0.1, start.q.variance, _AnyLayout())  # type: ignore[arg-type]
+    learner.method.regulariser(q, start.memory, torch.tensor(40.0))
+    step = Step(torch.ones_like(q.mean), q.variance)
+    here = Here(q, torch.tensor(40.0), Gradient(q.mean, q.variance))
+    moved = learner.method.move(step, start.memory, here)
+    assert moved.mean.shape == q.mean.shape
