@@ -5,8 +5,10 @@ local reparameterisation trick); every other floating parameter is sampled as a 
 """
 
 import copy
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -44,6 +46,61 @@ class Weights:
         )
 
 
+class Lock:
+    """A lock that a copy of its owner has anew."""
+
+    def __init__(self) -> None:
+        own = threading.Lock()
+        self.acquire, self.release = own.acquire, own.release
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def __deepcopy__(self, memo: object) -> "Lock":
+        return Lock()
+
+
+class Passes:
+    """Lets several threads compute with one network. The first one has it, others borrow copies,
+    which share its weights and are kept for the next time."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.spares: list[BayesianNetwork] = []
+
+    def __deepcopy__(self, memo: object) -> "Passes":
+        return Passes()
+
+    @contextmanager
+    def turn(self, network: "BayesianNetwork") -> Iterator["BayesianNetwork"]:
+        """The network itself if nobody else computes with it, else a copy."""
+        if self.lock.acquire(blocking=False):
+            try:
+                yield network
+            finally:
+                self.lock.release()
+            return
+        try:
+            spare = self.spares.pop()
+        except IndexError:
+            with self.lock:  # in the middle of a pass it cannot be copied
+                spare = network.copy()
+        for path in spare.local_layers.keys() - network.local_layers.keys():
+            spare._sample_weights_of(path)
+        yield spare
+        self.spares.append(spare)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody computes with the network, and copies of how it was are gone."""
+        with self.lock:
+            yield
+            self.spares.clear()
+
+
 class BayesianNetwork:
     """A copy of a module that computes with the weights it is handed.
 
@@ -68,6 +125,9 @@ class BayesianNetwork:
         self.local_layers: dict[str, LocalLayer] = {}
         self.growth: tuple[tuple[int, int, int], ...] = ()
         """What was added: (head, outputs, features), in this order."""
+        self.changes_input: bool | None = None
+        """Whether the module works on its input in place; None: it was not asked yet."""
+        self._passes = Passes()
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -93,6 +153,11 @@ class BayesianNetwork:
 
     def copy(self) -> "BayesianNetwork":
         """A network with its own running statistics; the first weights are shared."""
+        for module in self.skeleton.modules():
+            for name, value in vars(module).items():
+                # A hook that makes a weight (spectral_norm) leaves it behind with its gradient.
+                if isinstance(value, Tensor) and value.grad_fn is not None:
+                    vars(module)[name] = value.detach()
         first_weights = {id(p): p for p in self.skeleton.parameters()}
         return copy.deepcopy(self, memo=first_weights)
 
@@ -133,6 +198,10 @@ class BayesianNetwork:
     def buffers(self) -> dict[str, Tensor]:
         """Running statistics and other buffers, by name."""
         return dict(self.skeleton.named_buffers())
+
+    @property
+    def modules(self) -> Iterator[nn.Module]:
+        return self.skeleton.modules()
 
     @property
     def heads(self) -> int:
@@ -196,6 +265,7 @@ class BayesianNetwork:
             parameters[name].copy_(value)
         for name, buffer in self.buffers.items():
             buffer.copy_(buffers[name])
+        self._passes = Passes()  # copies had other buffers
 
     def weights(self, q: MeanField, noise: Noise | None = None) -> Weights:
         """The weights of a pass: drawn from q, or without noise its means."""
@@ -291,11 +361,43 @@ class BayesianNetwork:
         A layer called more than once, or whose weights are read as well, must use the same weights
         each time, which sampled pre-activations cannot promise. From then on such a layer's
         weights are sampled.
+
+        A module holds the weights of a pass while it computes. A pass that begins in another thread
+        meanwhile is made by a copy of it.
         """
+        with self._passes.turn(self) as one:
+            if one.local_layers.keys() != layers.keys():  # another thread has found one unfit
+                return None
+            output = one._pass(layers, values, x, head, held, training)
+        unfit = [path for path, loaded in layers.items() if loaded.calls > 1 or loaded.read]
+        if unfit:
+            with self._passes.alone():
+                for path in set(unfit) & self.local_layers.keys():
+                    self._sample_weights_of(path)
+        return None if unfit else output
+
+    def _pass(
+        self,
+        layers: Mapping[str, Loaded],
+        values: dict[str, Tensor],
+        x: Tensor,
+        head: int | Sequence[int],
+        held: Held | None,
+        training: bool,
+    ) -> Tensor:
         if self.skeleton.training != training:
             self.skeleton.train(training)
         for path, layer in self.local_layers.items():
             layer.load(layers[path])
+        given, looks = x, self.changes_input is None and not x.is_inference()
+        if x.is_floating_point():
+            x = x.to(self.dtype)
+        if (looks or self.changes_input) and x is given:
+            x = x.clone()  # its own, whatever it does with it
+        for loaded in layers.values():
+            if loaded.data is given:
+                loaded.data = x
+        version = x._version if looks else 0
         inputs = (x, head, *(() if held is None else (held,))) if self.has_heads else (x,)
         try:
             output: Tensor = (
@@ -304,10 +406,9 @@ class BayesianNetwork:
         finally:
             for layer in self.local_layers.values():
                 layer.load(NOTHING)
-        unfit = [path for path, loaded in layers.items() if loaded.calls > 1 or loaded.read]
-        for path in unfit:
-            self._sample_weights_of(path)
-        return None if unfit else output
+        if looks:
+            self.changes_input = x._version != version
+        return output
 
     def _sample_weights_of(self, path: str) -> None:
         """Make a local layer a plain one again, whose weights are sampled."""
@@ -369,7 +470,10 @@ def _make_layers_local(skeleton: nn.Module) -> dict[str, LocalLayer]:
         parameters = list(layer.parameters(recurse=False))
         shared = any(uses[id(parameter)] > 1 for parameter in parameters)
         learns = any(parameter.requires_grad for parameter in parameters)
-        if type(layer) in LOCAL_LAYERS and learns and not shared:
+        # What normalises a weight (spectral_norm) has another parameter in its place.
+        usual = {name for name, _ in layer.named_parameters(recurse=False)} <= {"weight", "bias"}
+        has_weight = "weight" in layer._parameters and usual
+        if type(layer) in LOCAL_LAYERS and has_weight and learns and not shared:
             layer.__class__ = LOCAL_LAYERS[type(layer)]
             assert isinstance(layer, LocalLayer)
             layer.load(NOTHING)
