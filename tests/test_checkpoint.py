@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -326,6 +329,155 @@ def test_a_header_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
         ec.Learner.load(folder)
 
 
+# The network that is passed again, or made again
+
+
+def changed(change: Callable[[ec.networks.ReadyNetwork], object]) -> ec.networks.ReadyNetwork:
+    network = small_network()
+    change(network)
+    return network
+
+
+def with_tanh(network: ec.networks.ReadyNetwork) -> None:
+    network.body[2] = nn.Tanh()  # type: ignore[operator]
+
+
+def with_leak(network: ec.networks.ReadyNetwork) -> None:
+    network.body[2] = nn.LeakyReLU(0.3)  # type: ignore[operator]
+
+
+def with_norm(network: ec.networks.ReadyNetwork) -> None:
+    network.body.append(nn.BatchNorm1d(8, affine=False))  # type: ignore[operator]
+
+
+def with_hook(network: ec.networks.ReadyNetwork) -> None:
+    network.body.register_forward_hook(lambda module, x, y: 2 * y)
+
+
+def with_own_forward(network: ec.networks.ReadyNetwork) -> None:
+    body = network.body
+    body[1].forward = lambda x: nn.functional.linear(x, body[1].weight)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("change", [with_tanh, with_leak, with_norm, with_hook])
+def test_a_ready_made_network_that_was_changed_is_passed_again(
+    change: Callable[[ec.networks.ReadyNetwork], object], tmp_path: Path
+) -> None:
+    straight = learned("ewc", network=changed(change))
+    straight.save(tmp_path)
+    with pytest.raises(
+        FileError, match=r"does not match .* Learner.load\(path, network="
+    ) as caught:
+        ec.Learner.load(tmp_path)
+    assert "\n" not in str(caught.value)
+    again = ec.Learner.load(tmp_path, network=changed(change))
+    x = blobs()[0].test.inputs()
+    assert torch.equal(again.predict_proba(x), straight.predict_proba(x))
+
+
+def test_a_slope_is_part_of_a_network(tmp_path: Path) -> None:
+    learned("ewc", network=changed(with_leak)).save(tmp_path)
+    other = changed(with_leak)
+    other.body[2].negative_slope = 0.2  # type: ignore[index]
+    with pytest.raises(FileError, match=r"body.2 is LeakyReLU\(negative_slope=0.3\) in the file"):
+        ec.Learner.load(tmp_path, network=other)
+
+
+def test_parameters_that_are_not_learned_are_compared(tmp_path: Path) -> None:
+    def network(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        module[0].requires_grad_(False)
+        return module
+
+    straight = learned("ewc", network=network(0))
+    straight.save(tmp_path)
+    with pytest.raises(FileError, match=r"parameter 0.(weight|bias), which is not learned"):
+        ec.Learner.load(tmp_path, network=network(1))
+    x = blobs()[0].test.inputs()
+    again = ec.Learner.load(tmp_path, network=network(0))
+    assert torch.equal(again.predict_proba(x), straight.predict_proba(x))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_buffers_on_one_side_only_are_refused(affine: bool, tmp_path: Path) -> None:
+    def network(norm: bool) -> nn.Module:
+        middle = nn.BatchNorm1d(8, affine=False) if norm else nn.Identity()
+        return nn.Sequential(nn.Linear(4, 8), middle, nn.Linear(8, 2))
+
+    learned("ewc", network=network(affine)).save(tmp_path)
+    with pytest.raises(FileError, match="does not match the saved learner"):
+        ec.Learner.load(tmp_path, network=network(not affine))
+
+
+def test_another_method_cannot_take_over(tmp_path: Path) -> None:
+    learned("vcl").save(tmp_path)
+    for other in (ec.EWC(), ec.EVCL(), ec.FineTune()):
+        with pytest.raises(FileError, match="saved with the method vcl, not"):
+            ec.Learner.load(tmp_path, method=other)
+    assert ec.Learner.load(tmp_path, method=ec.VCL(beta=0.1)).method == ec.VCL(beta=0.1)
+
+
+# Two at once
+
+
+SAVE = """
+import sys
+import evclplus as ec
+from pathlib import Path
+learner = ec.Learner.load(sys.argv[1])
+print("ready", flush=True)
+input()
+done = 0
+for _ in range(int(sys.argv[3])):
+    try:
+        learner.save(sys.argv[2], overwrite=sys.argv[4] == "yes")
+        done += 1
+    except ec.EvclplusError as error:
+        assert "overwrite=True" in str(error), error
+print(done)
+"""
+
+
+def savers(first: Path, second: Path, target: Path, times: int, overwrite: str) -> Any:
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", SAVE, str(one), str(target), str(times), overwrite],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for one in (first, second)
+    ]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return started
+
+
+def test_of_two_savers_one_is_refused(tmp_path: Path) -> None:
+    first, second = (learned(tasks=count).save(tmp_path / str(count)) for count in (1, 2))
+    started = savers(first, second, tmp_path / "both", 1, "no")
+    outputs = [int(process.communicate()[0]) for process in started]
+    assert sorted(outputs) == [0, 1]
+    assert len(ec.Learner.load(tmp_path / "both").learned) == 1 + outputs.index(1)
+
+
+def test_who_reads_while_two_write_reads_one_of_them(tmp_path: Path) -> None:
+    first, second = (learned(tasks=count).save(tmp_path / str(count)) for count in (1, 2))
+    target = learned().save(tmp_path / "both")
+    started = savers(first, second, target, 60, "yes")
+    while any(process.poll() is None for process in started):
+        assert len(ec.Learner.load(target).learned) in (1, 2)
+    assert [int(process.communicate()[0]) for process in started] == [60, 60]
+    assert len(ec.Learner.load(target).learned) in (1, 2)
+    assert len(list(target.iterdir())) == 2  # no state is left behind
+
+
 # Content that a stranger wrote, with checksums that fit
 
 Tensors = dict[str, Tensor]
@@ -442,7 +594,7 @@ def other_settings(header: dict[str, Any], tensors: Tensors) -> None:
         (nan_fisher, r"the saved memory.fisher"),
         (nan_start, "the saved start"),
         (negative_variance, "a variance that is not > 0"),
-        (other_layout, "does not match the saved learner: parameter"),
+        (other_layout, "the saved layout has 27 weights but the saved state 58"),
         (short_layout, "names and shapes differ in number"),
         (unknown_method, "there is no method 'os.system' here"),
         (other_settings, "epochs = -1 is wrong"),
@@ -455,9 +607,93 @@ def test_what_a_stranger_wrote_is_checked(change: Change, message: str, tmp_path
     assert "\n" not in str(caught.value)
 
 
+def huge(header: dict[str, Any], tensors: Tensors) -> None:
+    header["architecture"]["hidden"] = [60_000, 60_000]
+
+
+def huge_layout(header: dict[str, Any], tensors: Tensors) -> None:
+    huge(header, tensors)
+    header["layout"]["shapes"][0] = [60_000, 60_000]
+
+
+def huge_head(header: dict[str, Any], tensors: Tensors) -> None:
+    header["growth"] = [[0, 10**6, 10**6]]
+
+
+def deep(header: dict[str, Any], tensors: Tensors) -> None:
+    header["architecture"]["hidden"] = [1] * 100_000
+
+
+def no_width(header: dict[str, Any], tensors: Tensors) -> None:
+    header["architecture"]["hidden"] = [-1]
+
+
+def whole_weights(header: dict[str, Any], tensors: Tensors) -> None:
+    tensors["q.mean"] = tensors["q.mean"].long()
+
+
+def complex_fisher(header: dict[str, Any], tensors: Tensors) -> None:
+    tensors["memory.fisher"] = tensors["memory.fisher"].to(torch.complex64)
+
+
+def other_head(header: dict[str, Any], tensors: Tensors) -> None:
+    header["learned"][0]["head"] = 3
+
+
+def more_outputs(header: dict[str, Any], tensors: Tensors) -> None:
+    header["learned"][0] |= {"outputs": 3, "classes": [0, 1, 2]}
+
+
+def fewer_classes(header: dict[str, Any], tensors: Tensors) -> None:
+    header["learned"][0]["classes"] = [0]
+
+
+def many_samples(header: dict[str, Any], tensors: Tensors) -> None:
+    header["samples"] = 2**64
+
+
+def seed_in_training(header: dict[str, Any], tensors: Tensors) -> None:
+    header["training"] = {"seed": 1}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(huge, huge_layout, huge_head, deep, no_width, whole_weights, complex_fisher, other_head),
+        *(more_outputs, fewer_classes, many_samples, seed_in_training),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_made(
+    change: Change, tmp_path: Path
+) -> None:
+    folder = rewritten(learned("evcl+").save(tmp_path), change)
+    with pytest.raises((FileError, SettingsError)) as caught:
+        ec.Learner.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+@pytest.mark.parametrize("name", ["learner.json", "state"])
+def test_a_pipe_or_a_device_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    folder = learned().save(tmp_path)
+    path = folder / name if name != "state" else next(folder.glob("*.safetensors"))
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(FileError, match="it is no plain file"):
+        ec.Learner.load(folder)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(FileError, match="it is no plain file"):
+        ec.Learner.load(folder)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
+        ("store", torch.tensor(1.0), "at least 2 dimensions"),
+        ("store", torch.zeros(10, 7), "cannot take the saved examples"),
+        ("store", torch.zeros(10, 4, dtype=torch.complex64), "complex"),
+        ("labels", torch.zeros(10, dtype=torch.int32), "expected int64"),
         ("labels", torch.full((10,), 7), "labels outside its 2 outputs"),
         ("labels", torch.full((10,), -1), "labels outside its 2 outputs"),
         ("labels", torch.zeros(9, dtype=torch.int64), "10 inputs but 9 labels"),

@@ -8,30 +8,36 @@ of learner.json, each with the name of its type. Only the types that the method 
 ever made from it.
 """
 
+import copy
 import hashlib
 import json
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from evclplus.core import tree
 from evclplus.core.engine import Moments
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import Layout, MeanField
+from evclplus.core.layers import LOCAL_LAYERS
 from evclplus.core.likelihoods import Classification, Criterion, Likelihood, Regression
-from evclplus.core.network import Predicate
+from evclplus.core.network import BayesianNetwork, Predicate
 from evclplus.errors import FileError
-from evclplus.files import make_folder, write_atomically
-from evclplus.networks import Architecture
+from evclplus.files import make_folder, read_file, write_atomically
+from evclplus.methods.base import Method
+from evclplus.networks import Architecture, ReadyNetwork, build
 
 HEADER = "learner.json"
 SCHEMA = 3
@@ -56,6 +62,15 @@ class SavedTask(BaseModel):
     head: int = Field(ge=0)
     outputs: int = Field(ge=1)
     calibrated: dict[str, float] = Field(default_factory=dict)
+    classes: tuple[int, ...] = ()
+    view: str = ""
+    largest: float | None = None
+
+    @model_validator(mode="after")
+    def _a_class_for_each_output(self) -> "SavedTask":
+        if len(self.classes) not in (0, self.outputs):
+            raise ValueError(f"{len(self.classes)} classes for {self.outputs} outputs")
+        return self
 
 
 class Header(BaseModel):
@@ -76,6 +91,10 @@ class Header(BaseModel):
         description="heads that came with tasks, or became wider: head, outputs, features"
     )
     layout: SavedLayout
+    modules: dict[str, str] | None = Field(None, description="what each module is, by its path")
+    frozen: dict[str, str] = Field(
+        default_factory=dict, description="checksums of parameters that are not learned"
+    )
     learned: list[SavedTask]
     kept: Any = Field(description="what the method keeps, but for its tensors")
     optimiser_steps: int = Field(
@@ -83,6 +102,49 @@ class Header(BaseModel):
     )
     state: str = Field(pattern=r"^state-[0-9a-f]{16}\.safetensors$")
     sha256: str
+
+    def own_network(self) -> ReadyNetwork:
+        """The ready-made network of the file. It is made only if it has the layout of the file, and
+        that has as many weights as the state: so it takes no more room than the state."""
+        architecture = self.own_architecture()
+        try:
+            if len(architecture.hidden) + len(architecture.heads) > len(self.layout.names):
+                raise ValueError
+            with torch.device("meta"):
+                named = build(architecture, seed=0).named_parameters()
+            found = {name: tuple(parameter.shape) for name, parameter in named}
+            if found != dict(zip(self.layout.names, self.layout.shapes, strict=True)):
+                raise ValueError
+        except ValueError:
+            raise FileError("the saved architecture and the saved layout do not match") from None
+        return build(architecture, seed=0)
+
+    def check_size(self, tensors: Mapping[str, Tensor]) -> None:
+        """The state must have the weights that the header speaks of, before any is made."""
+        if "q.mean" not in tensors:
+            raise FileError("the saved state has no q.mean; it is damaged")
+        weights = tensors["q.mean"].numel()
+        if len(self.layout.names) != len(self.layout.shapes):
+            raise FileError("the saved layout is damaged: names and shapes differ in number")
+        layout = Layout(self.layout.names, self.layout.shapes, self.layout.gaussian_names)
+        sizes = (size for shape in layout.shapes for size in shape)
+        if any(size < 0 for size in sizes) or layout.total != weights:
+            raise FileError(
+                f"the saved layout has {layout.total} weights but the saved state {weights}"
+            )
+        for head, outputs, features in self.growth:
+            if head < 0 or not 0 < outputs * features <= weights:
+                raise FileError(
+                    f"the saved growth of head {head} to {outputs} outputs does not fit the state"
+                )
+
+    def check_method(self, given: Method) -> None:
+        """Another method would not know what to do with what this one has kept."""
+        if self.method.get("kind") != given.name:
+            raise FileError(
+                f"this learner was saved with the method {self.method.get('kind')}, not "
+                f"{given.name}; load it with its own, or begin a new learner"
+            )
 
     def own_architecture(self) -> Architecture:
         if self.architecture is None:
@@ -119,10 +181,30 @@ class Header(BaseModel):
             return known
         return point or (lambda name: name in saved)
 
+    def check_modules(self, network: BayesianNetwork) -> None:
+        """Equal parameters do not make equal networks: what each module is, and the values of those
+        parameters that are not learned, have to be as they were."""
+        found = modules_of(network)
+        for path in sorted({**found, **self.modules}) if self.modules is not None else ():
+            saved, given = (
+                one.get(path, "absent").replace("\n", " ") for one in (self.modules, found)
+            )
+            if saved != given:
+                raise FileError(
+                    f"the network does not match the saved learner: {path or 'it'} is {saved} in "
+                    f"the file and {given} in the network; pass it as it was at first: "
+                    "Learner.load(path, network=...)"
+                )
+        values = frozen_of(network)
+        for name, digest in self.frozen.items():
+            if values.get(name) != digest:
+                raise FileError(
+                    f"the network does not match the saved learner: its parameter {name}, which is "
+                    "not learned, has other values than when it was saved"
+                )
+
     def check_layout(self, found: Layout) -> None:
         """The network handed to load must have the saved parameters, name by name."""
-        if len(self.layout.names) != len(self.layout.shapes):
-            raise FileError("the saved layout is damaged: names and shapes differ in number")
         saved = dict(zip(self.layout.names, self.layout.shapes, strict=True))
         given = dict(zip(found.names, found.shapes, strict=True))
         for name in saved.keys() | given.keys():
@@ -137,6 +219,34 @@ class Header(BaseModel):
                 "the network does not match the saved learner: its parameters come in another "
                 "order, or others are point values"
             )
+
+
+def modules_of(network: BayesianNetwork) -> dict[str, str]:
+    """What each module is, with what it says of itself."""
+    return {path: _described(module) for path, module in network.skeleton.named_modules()}
+
+
+def _described(module: nn.Module) -> str:
+    plain = {local: plain for plain, local in LOCAL_LAYERS.items()}.get(type(module))  # type: ignore[call-overload]
+    if plain is not None:
+        module = copy.copy(module)
+        module.__class__ = plain
+    hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+    # A function in it is shown with its address, which is another every time.
+    extra = re.sub(r" at 0x[0-9a-f]+", "", module.extra_repr())
+    return f"{type(module).__name__}({extra}){' with a hook' if hooked else ''}"
+
+
+def frozen_of(network: BayesianNetwork) -> dict[str, str]:
+    """A checksum for each parameter that is not learned."""
+    learned = set(network.layout.names)
+    named = network.skeleton.named_parameters()
+    return {name: _digest(value) for name, value in named if name not in learned}
+
+
+def _digest(value: Tensor) -> str:
+    plain = value.detach().cpu().contiguous().flatten().view(torch.uint8)
+    return hashlib.sha256(plain.numpy().tobytes()).hexdigest()[:16]
 
 
 def saved_likelihood(likelihood: Likelihood) -> dict[str, Any]:
@@ -176,8 +286,9 @@ class Reader:
         layout: Layout,
         device: torch.device,
         types: tuple[type, ...],
+        dtype: torch.dtype,
     ) -> None:
-        self.tensors, self.layout, self.device = tensors, layout, device
+        self.tensors, self.layout, self.device, self.dtype = tensors, layout, device, dtype
         self.types = {one.__name__: one for one in _with_inner(types)}
 
     def value(self, plain: Any, path: str) -> Any:
@@ -223,7 +334,7 @@ class Reader:
                 )
         try:
             return kind(**parts)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise FileError(f"the saved {path} is no {kind.__name__}: {error}") from None
 
     def _checked(self, value: Any, path: str) -> Any:
@@ -234,7 +345,9 @@ class Reader:
         else:
             for one in fields(value):
                 part = getattr(value, one.name)
-                fits = not tree.is_per_weight(one) or part.shape[-1:] == (self.layout.total,)
+                fits = not tree.is_per_weight(one) or (
+                    part.shape[-1:] == (self.layout.total,) and part.dtype == self.dtype
+                )
                 if not fits or (isinstance(part, Tensor) and not part.isfinite().all()):
                     raise FileError(
                         f"the saved {path}.{one.name} does not fit the layout or is not finite"
@@ -243,7 +356,10 @@ class Reader:
 
     def check_weights(self, q: MeanField, path: str) -> None:
         sizes = ((q.mean, self.layout.total), (q.variance, self.layout.gaussian_total))
-        fit = all(part.shape == (size,) and part.isfinite().all() for part, size in sizes)
+        fit = all(
+            part.shape == (size,) and part.dtype == self.dtype and part.isfinite().all()
+            for part, size in sizes
+        )
         if not fit or not (q.variance > 0).all():
             raise FileError(
                 f"the saved {path} does not fit the saved layout, is not finite or has a "
@@ -279,6 +395,8 @@ def _fits(value: Any, hint: Any) -> bool:
 
 def _check_examples(examples: Examples, path: str) -> None:
     labels = examples.labels
+    if examples.outputs < 1 or examples.head < 0 or examples.store.is_complex():
+        raise FileError(f"the saved {path} has no outputs, no head or complex numbers")
     if examples.rows is not None or not examples.store.isfinite().all():
         raise FileError(f"the saved {path} has numbers that are not finite, or rows of elsewhere")
     whole = labels.dtype == torch.int64 and labels.numel() > 0
@@ -290,21 +408,43 @@ def write(
     folder: Path, header: dict[str, Any], tensors: dict[str, Tensor], overwrite: bool
 ) -> Path:
     """Write a learner into `folder`."""
-    exists = (folder / HEADER).exists()
-    if exists and not overwrite:
-        raise FileError(f"{folder} holds a saved learner already; pass overwrite=True to replace")
     make_folder(folder)
-    old = _old_state(folder) if exists else None
     plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     state = save_tensors(plain)
     digest = hashlib.sha256(state).hexdigest()
     name = f"state-{digest[:16]}.safetensors"
     content = Header(**header, state=name, sha256=digest)
-    write_atomically(folder / name, state)
-    write_atomically(folder / HEADER, content.model_dump_json(by_alias=True, indent=1) + "\n")
-    if old is not None and old != name:
-        (folder / old).unlink(missing_ok=True)
+    with one_writer(folder):
+        exists = (folder / HEADER).exists()
+        if exists and not overwrite:
+            raise FileError(
+                f"{folder} holds a saved learner already; pass overwrite=True to replace"
+            )
+        old = _old_state(folder) if exists else None
+        write_atomically(folder / name, state)
+        write_atomically(folder / HEADER, content.model_dump_json(by_alias=True, indent=1) + "\n")
+        if old is not None and old != name:
+            (folder / old).unlink(missing_ok=True)
     return folder
+
+
+@contextmanager
+def one_writer(folder: Path) -> Iterator[None]:
+    """Whoever else saves into the folder waits meanwhile, and then sees what is there. The lock is
+    on the folder itself, so nothing is left behind, whoever is killed."""
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):  # not on this system; the last one then wins
+        yield
+        return
+    try:
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _old_state(folder: Path) -> str | None:
@@ -318,9 +458,9 @@ def _old_state(folder: Path) -> str | None:
 def read_header(folder: Path) -> Header:
     path = folder / HEADER
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise FileError(f"{folder} holds no saved learner: {HEADER} cannot be read") from None
+        content = json.loads(read_file(path), parse_constant=_no_number)
+    except FileError as error:
+        raise FileError(f"{folder} holds no saved learner: {error}") from None
     except (ValueError, RecursionError):
         raise FileError(f"{path} is not JSON; it is damaged or not a saved learner") from None
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
@@ -335,13 +475,28 @@ def read_header(folder: Path) -> Header:
 
 def read(folder: Path) -> tuple[Header, dict[str, Tensor]]:
     """Read a learner that anyone may have written; nothing in it is ever executed."""
-    header = read_header(folder)
+    header, state = _read_pair(folder)
+    if hashlib.sha256(state).hexdigest() != header.sha256:
+        raise FileError(f"{folder / header.state} is damaged: its checksum does not match")
     try:
-        state = (folder / header.state).read_bytes()
-        if hashlib.sha256(state).hexdigest() != header.sha256:
-            raise FileError(f"{folder / header.state} is damaged: its checksum does not match")
         return header, load_tensors(state)
-    except OSError as error:
-        raise FileError(f"cannot read {folder / header.state}: {error.strerror}") from None
-    except SafetensorError as error:
+    except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
         raise FileError(f"{folder / header.state} is not a safetensors file: {error}") from None
+
+
+def _read_pair(folder: Path) -> tuple[Header, bytes]:
+    """A header and the state that it names. While one is read the other may be replaced: then there
+    is a new header."""
+    header = read_header(folder)
+    while True:
+        try:
+            return header, read_file(folder / header.state)
+        except FileError:
+            again = read_header(folder)
+            if again.state == header.state:
+                raise
+            header = again
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")

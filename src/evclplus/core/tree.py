@@ -13,6 +13,7 @@ from torch import Tensor
 from evclplus.core.gaussian import Layout, MeanField
 
 Value = TypeVar("Value")
+Kind = TypeVar("Kind")
 
 
 def per_weight() -> Any:
@@ -27,6 +28,15 @@ def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
         yield path, value
     for name, part in parts(value):
         yield from tensors(part, f"{path}.{name}" if path else name)
+
+
+def found(value: Any, kind: type[Kind]) -> Iterator[Kind]:
+    """Every part of a type, wherever it is."""
+    if isinstance(value, kind):
+        yield value
+        return
+    for _, part in parts(value):
+        yield from found(part, kind)
 
 
 def replaced(value: Value, function: Callable[[Tensor], Tensor]) -> Value:
