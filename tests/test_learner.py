@@ -403,7 +403,7 @@ def test_the_order_of_calls_matters() -> None:
         (torch.zeros(2, 5), "cannot take x"),
         (np.full((2, 4), np.inf), "NaN or infinite"),
         (np.array([[np.inf, -np.inf, 0, 0]]), "NaN or infinite"),
-        (np.zeros((2, 4), dtype=np.uint8), "raw bytes"),
+        (np.full((2, 4), 7, dtype=np.uint8), "raw bytes"),
         (np.zeros((0, 4)), "not empty"),
         (np.zeros(4), "expected"),
     ],

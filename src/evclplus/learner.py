@@ -1,10 +1,11 @@
 """The learner: the only object with state."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from math import ceil
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ from evclplus.checks import (
     as_input,
     check_finite,
     check_labels,
+    check_module,
+    check_scaled,
     usable_device,
 )
 from evclplus.core import tree
@@ -25,29 +28,50 @@ from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead, new_weights
 from evclplus.core.likelihoods import Classification, Criterion, Likelihood, likelihood_of
 from evclplus.core.metrics import Scores, entropy, scores
-from evclplus.core.network import BayesianNetwork, Predicate, own_points
+from evclplus.core.network import BayesianNetwork, Lock, Predicate, own_points
 from evclplus.core.noise import new_seeds
 from evclplus.errors import DataError, FileError, SettingsError, StateError
 from evclplus.methods import described, from_description
 from evclplus.methods import method as method_named
 from evclplus.methods.base import Lesson, Method, training_for
 from evclplus.seeding import derived_seed, generator
-from evclplus.settings import Optimiser, Training
+from evclplus.settings import Optimiser, Training, is_whole, whole
+from evclplus.streams.arrays import listed
 from evclplus.streams.task import Task
 from evclplus.train import Trainer
 
 Side = Literal["test", "validation", "train"]
+Asked = Task | str | int | None
+"""A learned task, its name or its position; None where all tasks share one head."""
+
+MOST_SAMPLES = 10**6
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What the learner remembers of a task's outside: its name, head and outputs, and the
-    strengths that were calibrated on it."""
+    """What the learner remembers of a task's outside, and the strengths that were calibrated on
+    it."""
 
     name: str
     head: int
     outputs: int
     calibrated: dict[str, float] = field(default_factory=dict)
+    classes: tuple[int, ...] = ()
+    """The caller's label of each output."""
+    view: str = ""
+    """How stored values became inputs, see `View.fingerprint`."""
+    largest: float | None = None
+    """The largest input that a byte could become, where inputs were scaled bytes."""
+
+    @classmethod
+    def of(cls, task: Task, calibrated: dict[str, float]) -> "Learned":
+        view, largest = task.train.view, None
+        if task.train.store.dtype == torch.uint8 and view.scale != 1.0:
+            largest = max(abs(view.shift), abs(255 * view.scale + view.shift))
+        classes = task.classes or tuple(range(task.outputs))
+        return cls(
+            task.name, task.head, task.outputs, calibrated, classes, view.fingerprint(), largest
+        )
 
 
 @dataclass(frozen=True)
@@ -117,9 +141,16 @@ class Learner:
         device: str | None = None,
         precision: Literal["full", "bf16"] = "full",
     ) -> None:
-        if not isinstance(samples, int) or samples < 1:
-            raise SettingsError(f"samples = {samples} is wrong: a whole number, at least 1")
+        check_module(network)
+        self.seed, self.samples = whole("seed", seed, 0), whole("samples", samples, 1, MOST_SAMPLES)
         self.method = method_named(method) if isinstance(method, str) else method
+        if not isinstance(self.method, Method):
+            raise SettingsError(
+                f"method = {method!r:.60} is wrong: a name from `evclplus list` or an object such "
+                "as EVCLPlus()"
+            )
+        if not callable(point):
+            raise SettingsError(f"point = {point!r:.60} is wrong: a function of a parameter's name")
         wanted = Training(
             epochs=epochs,
             batch_size=batch_size,
@@ -135,30 +166,32 @@ class Learner:
             precision=precision,
         )
         self.training = training_for(self.method, wanted)
-        self.seed = seed
-        self.samples = samples
         self.likelihood = likelihood_of(criterion)
         self.callback = callback or Callback()
         has_variance = self.method.has_variance
-        self.network = BayesianNetwork(
-            self.method.network_of(network),
-            lambda name: not has_variance(name) or point(name),
-            usable_device(device),
-        )
-        self.q = self.method.initial(self.network)
-        self.memory = self.method.first_memory(self.q)
+        with torch.inference_mode(False):
+            self.network = BayesianNetwork(
+                self.method.network_of(network),
+                lambda name: not has_variance(name) or point(name),
+                usable_device(device),
+            )
+            self.q = self.method.initial(self.network)
+            self.memory = self.method.first_memory(self.q)
         self.moments: Moments | None = None
         """What the optimiser remembers from task to task, with `keep_optimiser`."""
         self.learned: tuple[Learned, ...] = ()
         self.forms: set[str] = set()
         """Which forms of a training step were taken: compiled, plain, or why compiling failed."""
         self._predictors: dict[int, tuple[BayesianNetwork, MeanField]] = {}
+        self._one_at_a_time = Lock()
 
     # Learning
 
+    @torch.inference_mode(False)
     def learn(self, task: Task) -> "Learner":
         """Learn one task. If anything goes wrong the learner stays as it was before."""
         self._check(task)
+        task = replace(task, train=task.train.for_learning())
         network, q, memory = self._with_head(task.train)
         network = network.copy()
         self._check_outputs(network, q, task)
@@ -181,8 +214,7 @@ class Learner:
         memory = self.method.end(lesson, start, trained)
         self.network, self.q, self.memory = network, trained.q, memory
         self.moments = trained.moments
-        learned = Learned(task.name, task.head, task.outputs, lesson.calibrated)
-        self.learned = (*self.learned, learned)
+        self.learned = (*self.learned, Learned.of(task, lesson.calibrated))
         self._predictors = {}
         return self
 
@@ -250,6 +282,11 @@ class Learner:
 
     def _check(self, task: Task) -> None:
         """Refuse a task that cannot be learned before anything is changed."""
+        if not isinstance(task, Task):
+            raise DataError(
+                f"learn takes one task, not a {type(task).__name__}: `for task in stream: "
+                "learner.learn(task)`, or ec.task(x, y, name=..., outputs=...) for arrays"
+            )
         if any(task.name == known.name for known in self.learned):
             raise StateError(
                 f"task {task.name!r} was learned already; a learner learns each task once, "
@@ -265,6 +302,7 @@ class Learner:
                 f"{self.method.name} needs a head for every task, and task {task.name!r} has head "
                 f"{task.head}, which an earlier one has; take scenario='task', or another method"
             )
+        self._check_classes(task)
         if self.classifies:
             for side, part in (("training", task.train), ("test", task.test)):
                 check_labels(part, f"{side} data of task {task.name!r}")
@@ -282,6 +320,21 @@ class Learner:
                 "MultiHead(body), and every task gets a head"
             )
 
+    def _check_classes(self, task: Task) -> None:
+        """The outputs of a head must not come to mean other classes: the earlier ones would be
+        lost. In a domain-incremental stream they are meant to."""
+        for known in self.learned:
+            taken = known.head == task.head and (
+                task.scenario == "task"
+                or (task.scenario == "class" and known.classes != task.classes[: known.outputs])
+            )
+            if taken:
+                raise StateError(
+                    f"task {task.name!r} wants head {task.head} for the classes {task.classes}, "
+                    f"but it answers for {known.classes} of task {known.name!r} already; put the "
+                    "tasks of several streams into one: ec.tasks([...])"
+                )
+
     def _check_outputs(self, network: BayesianNetwork, q: MeanField, task: Task) -> None:
         """Ask the network how many outputs it gives for these inputs."""
         examples = task.train
@@ -292,6 +345,24 @@ class Learner:
                 f"task {task.name!r} uses {examples.outputs} outputs but head {examples.head} of "
                 f"the network has {output.shape[1]}; give the network as many, or a MultiHead"
             )
+        self._check_batches(network, q, task)
+
+    def _check_batches(self, network: BayesianNetwork, q: MeanField, task: Task) -> None:
+        """What normalises by a batch's statistics cannot do so with a batch of one."""
+        count, size = len(task.train), self.training.batch_size
+        smallest = count // ceil(count / size)
+        batch_norm = nn.modules.batchnorm._BatchNorm
+        if smallest > 1 or not any(isinstance(one, batch_norm) for one in network.modules):
+            return
+        x = task.train.inputs(torch.arange(smallest)).to(network.device)
+        try:
+            with torch.no_grad():
+                network.copy()(q, x, task.head, training=True)
+        except ValueError:
+            raise DataError(
+                f"task {task.name!r} has {count} examples in batches of {size}, so a batch may "
+                "have one example, which batch normalisation cannot use; set batch_size higher"
+            ) from None
 
     @torch.no_grad()
     def _try(
@@ -300,8 +371,8 @@ class Learner:
         """The mean network's output, or a clear line on why there is none."""
         try:
             output = network(q, x.to(network.device), head)
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
+        except Exception as error:  # whatever a module of one's own does with wrong inputs
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DataError(
                 f"the network cannot take {what}, {x.dtype} of shape {tuple(x.shape[1:])}: {reason}"
             ) from None
@@ -315,29 +386,43 @@ class Learner:
 
     # Predicting
 
-    def predict_proba(
-        self, x: Any, task: Task | int | None = None, samples: int | None = None
-    ) -> Tensor:
-        """Class probabilities, averaged over posterior samples.
+    def predict_proba(self, x: Any, task: Asked = None, samples: int | None = None) -> Tensor:
+        """Class probabilities, averaged over posterior samples; `classes(task)` says which class a
+        column is.
 
-        `x` is network input, as `task.test.inputs()` gives it. `task` is a learned task or its
-        position, counted from 0; it may be left out when all tasks share one head.
+        `x` is network input, as `task.test.inputs()` gives it. `task` is a learned task, its name
+        or its position, counted from 0; it may be left out when all tasks share one head.
         """
         return self._predict_checked(x, task, samples)[0]
 
-    def predict(self, x: Any, task: Task | int | None = None, samples: int | None = None) -> Tensor:
-        """The most probable class of each input; without classes, the mean output."""
+    def predict(self, x: Any, task: Asked = None, samples: int | None = None) -> Tensor:
+        """The most probable class of each input, as the caller's own label; without classes, the
+        mean output."""
         if self.classifies:
-            return self.predict_proba(x, task, samples).argmax(1)
+            best = self.predict_proba(x, task, samples).argmax(1)
+            return torch.tensor(self.classes(task))[best]
         head, values = self._asked(x, task)
         outputs = self.outputs_seen[head]
         return torch.cat(
             [logits.mean(0)[:, :outputs] for logits in self._outputs(values, head, samples)]
         )
 
-    def uncertainty(
-        self, x: Any, task: Task | int | None = None, samples: int | None = None
-    ) -> Uncertainty:
+    def classes(self, task: Asked = None) -> tuple[int, ...]:
+        """The caller's label of each output that answers for a task, the columns of predict_proba.
+
+        A domain-incremental head may stand for other classes in every task. Asked without a task,
+        it has its outputs' numbers.
+        """
+        self._check_classifies("classes")
+        head = self._head(task)
+        own = () if task is None else self._known(task).classes
+        of_head = [one.classes for one in self.learned if one.head == head]
+        longest = max((one for one in of_head if one[: len(own)] == own), key=len)
+        same = task is not None or all(longest[: len(one)] == one for one in of_head)
+        count = self.outputs_seen[head]
+        return longest if same and len(longest) == count else tuple(range(count))
+
+    def uncertainty(self, x: Any, task: Asked = None, samples: int | None = None) -> Uncertainty:
         """How uncertain each prediction is, and how much of it more data would remove."""
         probabilities, data = self._predict_checked(x, task, samples)
         total = entropy(probabilities)
@@ -346,9 +431,15 @@ class Learner:
 
     def evaluate(self, tasks: Task | Iterable[Task], on: Side = "test") -> Evaluation:
         """Scores on each of the tasks, all of them learned before."""
-        chosen = [tasks] if isinstance(tasks, Task) else list(tasks)
+        chosen = [tasks] if isinstance(tasks, Task) else listed(tasks, "the tasks to evaluate")
+        if on not in get_args(Side):
+            raise SettingsError(f"on = {on!r} is wrong: one of {', '.join(get_args(Side))}")
+        if not chosen:
+            raise DataError("there are no tasks to evaluate; give at least one")
         for task in chosen:
-            self._head(task)
+            if not isinstance(task, Task):
+                raise DataError(f"{task!r:.60} is no task; give tasks, such as those of a stream")
+            self._known(task)
         return Evaluation(
             tuple(task.name for task in chosen),
             tuple(self.score(getattr(task, on), task.name) for task in chosen),
@@ -357,15 +448,20 @@ class Learner:
     def score(self, examples: Examples, name: str) -> Scores:
         """Scores on any examples, also those of a task that is not learned yet."""
         self._check_classifies("scores")
+        check_labels(examples, f"data of task {name!r}")
         if len(examples) == 0:
             raise DataError(f"task {name!r} has no examples to be tested on")
         outputs = max(self.outputs_seen.get(examples.head, 0), examples.outputs)
         known = examples.head in self.outputs_seen and outputs <= self._width(examples.head)
-        by = None if known else self._with_head(examples)[:2]
-        probabilities, _ = self._predict(examples.inputs(), examples.head, outputs, None, by)
+        with torch.inference_mode(False):
+            by = None if known else self._with_head(examples)[:2]
+        values = examples.inputs()
+        if values.is_floating_point():
+            values = values.to(self.q.mean.dtype)
+        probabilities, _ = self._predict(values, examples.head, outputs, None, by)
         return scores(probabilities, examples.labels)
 
-    def _head(self, task: Task | int | None) -> int:
+    def _head(self, task: Asked) -> int:
         if not self.learned:
             raise StateError("nothing is learned yet; call learn(task) before predicting")
         if task is None:
@@ -376,20 +472,34 @@ class Learner:
                     "predict(x, task=0)"
                 )
             return heads[0]
-        if isinstance(task, Task):
-            names = [known.name for known in self.learned]
-            if task.name not in names:
-                raise StateError(f"task {task.name!r} is not learned yet; learned: {names}")
-            return task.head
-        if not 0 <= task < len(self.learned):
-            raise StateError(
-                f"there is no task {task}; {len(self.learned)} are learned, counted from 0"
-            )
-        return self.learned[task].head
+        return self._known(task).head
 
-    def _asked(self, x: Any, task: Task | int | None) -> tuple[int, Tensor]:
+    def _known(self, task: Task | str | int) -> Learned:
+        """What is remembered of a learned task."""
+        if not self.learned:
+            raise StateError("nothing is learned yet; call learn(task) before predicting")
+        if not isinstance(task, Task | str):
+            count = len(self.learned)
+            if not is_whole(task) or not 0 <= task < count:
+                raise StateError(
+                    f"there is no task {task!r:.60}; {count} are learned, counted from 0"
+                )
+            return self.learned[task]
+        name = task if isinstance(task, str) else task.name
+        names = [known.name for known in self.learned]
+        if name not in names:
+            raise StateError(f"task {name!r} is not learned yet; learned: {names}")
+        known = self.learned[names.index(name)]
+        if isinstance(task, Task):
+            _check_same(task, known)
+        return known
+
+    def _asked(self, x: Any, task: Asked) -> tuple[int, Tensor]:
         head = self._head(task)
         values = as_input(x, self.q.mean.dtype)
+        largest = [one.largest for one in self.learned]
+        if None not in largest:
+            check_scaled(values, max(one for one in largest if one is not None))
         self._try(self.network, self.q, values[:1], head, "x")
         return head, values
 
@@ -413,9 +523,7 @@ class Learner:
         own = module.heads[head]
         return own if isinstance(own, nn.Linear) else None
 
-    def _predict_checked(
-        self, x: Any, task: Task | int | None, samples: int | None
-    ) -> tuple[Tensor, Tensor]:
+    def _predict_checked(self, x: Any, task: Asked, samples: int | None) -> tuple[Tensor, Tensor]:
         self._check_classifies("probabilities")
         head, values = self._asked(x, task)
         return self._predict(values, head, self.outputs_seen[head], samples)
@@ -446,9 +554,7 @@ class Learner:
     ) -> list[Tensor]:
         """Outputs under each sample, (samples, inputs, outputs), for some of the inputs at a time;
         `by` the network that answers for the head, or by another one."""
-        samples = self.samples if samples is None else samples
-        if not isinstance(samples, int) or samples < 1:
-            raise SettingsError(f"samples = {samples} is wrong: a whole number, at least 1")
+        samples = whole("samples", self.samples if samples is None else samples, 1, MOST_SAMPLES)
         network, q = by or self._predictor(head)
         draws = generator(self.seed, len(self.learned), "predict", head)
         seeds = new_seeds(draws, samples)
@@ -464,13 +570,14 @@ class Learner:
 
     def _predictor(self, head: int) -> tuple[BayesianNetwork, MeanField]:
         """What predicts for a head now; some methods train for it, so it is kept."""
-        if head not in self._predictors:
-            trainer = self._trainer(f"head {head}")
-            with torch.enable_grad():
-                self._predictors[head] = self.method.predictor(
-                    self.network, self.q, self.memory, head, trainer
-                )
-        return self._predictors[head]
+        with self._one_at_a_time:
+            if head not in self._predictors:
+                trainer = self._trainer(f"head {head}")
+                with torch.inference_mode(False), torch.enable_grad():
+                    self._predictors[head] = self.method.predictor(
+                        self.network, self.q, self.memory, head, trainer
+                    )
+            return self._predictors[head]
 
     # Saving
 
@@ -501,6 +608,8 @@ class Learner:
             "network": type(module).__name__,
             "growth": self.network.growth,
             "layout": asdict(self.network.layout),
+            "modules": checkpoint.modules_of(self.network),
+            "frozen": checkpoint.frozen_of(self.network),
             "learned": [asdict(task) for task in self.learned],
             "kept": kept,
             "optimiser_steps": 0 if self.moments is None else self.moments.steps,
@@ -525,10 +634,13 @@ class Learner:
         that has other devices than the one it was saved on.
         """
         header, tensors = checkpoint.read(Path(path))
+        header.check_size(tensors)
         if network is None:
-            network = networks.build(header.own_architecture(), seed=0)
+            network = header.own_network()
         given = {} if device is None else {"device": device}
         settings = Training(**(Training.before | header.training | given))
+        if method is not None:
+            header.check_method(method)
         method = method or from_description(header.method)
         learner = cls(
             network,
@@ -542,8 +654,11 @@ class Learner:
         )
         learner._grow_to(header)
         header.check_layout(learner.network.layout)
+        header.check_modules(learner.network)
         layout, where = learner.network.layout, learner.network.device
-        reader = checkpoint.Reader(tensors, layout, where, learner.method.memory_types)
+        reader = checkpoint.Reader(
+            tensors, layout, where, learner.method.memory_types, learner.network.dtype
+        )
         learner.q = MeanField(reader.tensor("q.mean"), reader.tensor("q.variance"), layout)
         start = MeanField(reader.tensor("start"), learner.q.variance, layout)
         for q, name in ((learner.q, "q"), (start, "start")):
@@ -559,9 +674,28 @@ class Learner:
         if buffers.keys() != learner.network.buffers.keys():
             odd = sorted(buffers.keys() ^ learner.network.buffers.keys())[0]
             raise FileError(f"the network does not match the saved learner: buffer {odd}")
+        for name, buffer in learner.network.buffers.items():
+            if (buffers[name].shape, buffers[name].dtype) != (buffer.shape, buffer.dtype):
+                raise FileError(f"the saved buffer {name} does not fit the network's")
         learner.network.restore(start.mean, buffers)
         learner.learned = tuple(Learned(**task.model_dump()) for task in header.learned)
+        learner._check_kept()
         return learner
+
+    def _check_kept(self) -> None:
+        """What a file says was learned and kept must be something that this network can answer."""
+        for task in self.learned:
+            if task.head >= self.network.heads or task.outputs > self._width(task.head):
+                raise FileError(f"the saved task {task.name!r} has a head that the network has not")
+        for examples in tree.found(self.memory, Examples):
+            if examples.head not in self.outputs_seen:
+                raise FileError(f"the saved examples are of head {examples.head}, never learned")
+            if len(examples):
+                x = examples.inputs(torch.arange(1))
+                try:
+                    self._try(self.network, self.q, x, examples.head, "the saved examples")
+                except DataError as error:
+                    raise FileError(str(error)) from None
 
     def _grow_to(self, header: checkpoint.Header) -> None:
         """Give the network the heads that came before it was saved; their weights are in the file.
@@ -580,3 +714,17 @@ def _known_points(network: nn.Module, method: Method) -> Predicate | None:
         return None
     own = own_points(module)
     return lambda name: own(name) or not method.has_variance(name)
+
+
+def _check_same(task: Task, known: Learned) -> None:
+    """A task is known by its name, and then has to be the one that was learned."""
+    if task.head != known.head:
+        raise StateError(
+            f"task {task.name!r} was learned with head {known.head}, and this one of that name has "
+            f"head {task.head}; it is another task"
+        )
+    if known.view and task.train.view.fingerprint() != known.view:
+        raise StateError(
+            f"the inputs of task {task.name!r} are scaled or reordered in another way than those "
+            "that were learned under this name; build the stream with the same seed and settings"
+        )

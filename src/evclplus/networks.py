@@ -2,26 +2,43 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
 
 from evclplus.core.heads import MultiHead
-from evclplus.settings import Settings
+from evclplus.errors import SettingsError
+from evclplus.settings import Settings, whole
 
 __all__ = ["MultiHead", "ReadyNetwork", "build", "convnet", "mlp"]
+
+
+Size = Annotated[int, Field(ge=1, le=10**7)]
 
 
 class Architecture(Settings):
     """What a ready-made network is made of, enough to build it again."""
 
     kind: Literal["mlp", "convnet"]
-    input_shape: tuple[int, ...] = Field(min_length=1)
-    hidden: tuple[int, ...] = Field(description="widths, or channels for a convnet")
-    heads: tuple[int, ...] = Field((), description="outputs of each head; more come with tasks")
+    input_shape: tuple[Size, ...] = Field(min_length=1, max_length=3)
+    hidden: tuple[Size, ...] = Field(description="widths, or channels for a convnet")
+    heads: tuple[Size, ...] = Field((), description="outputs of each head; more come with tasks")
     film: bool = Field(False, description="each task has a scale and a shift for every unit")
+
+    @model_validator(mode="after")
+    def _pooling_leaves_a_pixel(self) -> "Architecture":
+        if self.kind == "mlp":
+            return self
+        if len(self.input_shape) != 3:
+            raise ValueError(f"a convnet reads (channels, height, width), not {self.input_shape}")
+        if min(self.input_shape[1:]) < 2 ** len(self.hidden):
+            raise ValueError(
+                f"{len(self.hidden)} layers halve {self.input_shape[1]}x{self.input_shape[2]} "
+                "pixels until none is left; give fewer channels"
+            )
+        return self
 
 
 class ReadyNetwork(MultiHead):
@@ -50,10 +67,7 @@ def mlp(
     `heads` has the outputs of those that are there from the beginning. With `film`, each task has a
     scale and a shift of its own for every unit, see `MultiHead`."""
     return build(
-        Architecture(
-            kind="mlp", input_shape=(inputs,), hidden=tuple(hidden), heads=tuple(heads), film=film
-        ),
-        seed,
+        Architecture(kind="mlp", input_shape=(inputs,), hidden=hidden, heads=heads, film=film), seed
     )
 
 
@@ -70,9 +84,9 @@ def convnet(
     return build(
         Architecture(
             kind="convnet",
-            input_shape=tuple(input_shape),
-            hidden=tuple(channels),
-            heads=tuple(heads),
+            input_shape=input_shape,
+            hidden=channels,
+            heads=heads,
             film=film,
         ),
         seed,
@@ -81,11 +95,18 @@ def convnet(
 
 def build(architecture: Architecture, seed: int) -> ReadyNetwork:
     """The network with weights drawn from `seed`, whatever the global random state is."""
+    seed = whole("seed", seed, 0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        body = _BODIES[architecture.kind](architecture)
-        features = body(torch.zeros(1, *architecture.input_shape)).shape[1]
-        return ReadyNetwork(architecture, body, features)
+        try:
+            body = _BODIES[architecture.kind](architecture)
+            features = body(torch.zeros(1, *architecture.input_shape)).shape[1]
+            return ReadyNetwork(architecture, body, features)
+        except (RuntimeError, MemoryError) as error:  # torch's word for too little memory
+            reason = (str(error).strip() or "out of memory").splitlines()[0]
+            raise SettingsError(
+                f"a network of widths {architecture.hidden} cannot be made: {reason}"
+            ) from None
 
 
 def _mlp_body(architecture: Architecture) -> nn.Module:

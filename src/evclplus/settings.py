@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterable, Mapping
 from math import ceil
+from operator import index
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,6 +16,27 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(names) or 'none'}"
+
+
+LARGEST_SEED = 2**63 - 1
+
+
+def whole(name: str, value: Any, least: int, most: int = LARGEST_SEED) -> int:
+    """A whole number as Python's own, whoever made it; anything else is one clear line."""
+    if not is_whole(value) or not least <= index(value) <= most:
+        upper = "" if most == LARGEST_SEED else f" and at most {most}"
+        shown = f"{value!r:.60}"
+        raise SettingsError(f"{name} = {shown} is wrong: a whole number, at least {least}{upper}")
+    return index(value)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number: Python's, numpy's or torch's, but no bool."""
+    try:
+        index(value)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return not isinstance(value, bool)
 
 
 def _one_line(model: type[BaseModel], error: ValidationError) -> str:

@@ -1,5 +1,6 @@
 """Labelled inputs: rows of a store that several tasks may share, and the head that answers them."""
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -33,6 +34,13 @@ class View:
     shift: float = 0.0
     permutation: Tensor | None = None
     blank: Tensor | None = None
+
+    def fingerprint(self) -> str:
+        """Says whether two views are the same."""
+        digest = hashlib.sha256(repr((self.scale, self.shift)).encode())
+        for part in (self.permutation, self.blank):
+            digest.update(b"/" if part is None else part.cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     @property
     def conversion(self) -> "View":
@@ -73,6 +81,24 @@ def _reordered(rows: Tensor, order: Tensor) -> Tensor:
     return rows.gather(1, order.expand(rows.shape))
 
 
+def _check_tensors(store: object, labels: object) -> None:
+    for name, value, least in (("inputs", store, 2), ("labels", labels, 1)):
+        if not isinstance(value, Tensor):
+            raise DataError(
+                f"the {name} of examples are of type {type(value).__name__}; give a torch tensor"
+            )
+        if value.ndim < least:
+            raise DataError(
+                f"the {name} of examples have the shape {tuple(value.shape)}; expected at least "
+                f"{least} dimensions, the first for the examples"
+            )
+        if name == "labels" and not (value.dtype == torch.int64 or value.is_floating_point()):
+            raise DataError(
+                f"the labels of examples are {value.dtype}; expected int64 for classes, or "
+                "floating-point numbers"
+            )
+
+
 @dataclass(frozen=True)
 class Examples:
     """Labelled inputs for one head.
@@ -92,6 +118,7 @@ class Examples:
     answers: Tensor | None = None
 
     def __post_init__(self) -> None:
+        _check_tensors(self.store, self.labels)
         inputs = self.store if self.rows is None else self.rows
         if len(inputs) != len(self.labels):
             raise DataError(
@@ -161,6 +188,20 @@ class Examples:
             answers=None if moved.answers is None else moved.answers.to(device),
             view=replace(moved.view, blank=blank),
         )
+
+    def for_learning(self) -> "Examples":
+        """The same, whatever mode its tensors were made in: gradients cannot pass through those of
+        torch.inference_mode."""
+        if not (self.store.is_inference() or self.labels.is_inference()):
+            return self
+        rows = None if self.rows is None else self.rows.clone()
+        return replace(self, store=self.store.clone(), labels=self.labels.clone(), rows=rows)
+
+    def kept(self) -> "Examples":
+        """For memory that outlives the task. A store that only these examples are in may be an
+        array that its owner fills again, so it is copied; one that tasks share is not."""
+        own = len(self) == len(self.store) and self.view.permutation is None
+        return replace(self, store=self.store.clone()) if own else self
 
     def materialised(self) -> "Examples":
         """A copy that owns its inputs and nothing else, for memory that must outlive the store."""

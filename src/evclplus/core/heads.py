@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from evclplus.core.film import modulated, new_films
 from evclplus.core.gaussian import Layout
+from evclplus.errors import ConversionError
 
 Owner = Callable[[str], int | None]
 """Which head a parameter belongs to; None: all tasks use it."""
@@ -33,6 +34,12 @@ class MultiHead(nn.Module):
         film: bool = False,
     ) -> None:
         super().__init__()
+        for what, module in (("body", body), *(("head", head) for head in heads)):
+            if not isinstance(module, nn.Module):
+                raise ConversionError(
+                    f"a MultiHead was given {module!r:.60} as {what}; expected a module (heads "
+                    "need not be given: they come as tasks arrive)"
+                )
         self.body = body
         self.heads = nn.ModuleList(heads)
         self.new_head = new_head

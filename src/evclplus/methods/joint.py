@@ -30,6 +30,6 @@ class Joint(Method):
     memory_type: ClassVar[type] = AllExamples
 
     def begin(self, lesson: Lesson) -> Start:
-        stored = (*lesson.memory.stored, lesson.task)
+        stored = (*lesson.memory.stored, lesson.task.kept())
         q = self.initial(lesson.network)
         return Start(q, AllExamples(stored), lesson.task, (Source(stored),))

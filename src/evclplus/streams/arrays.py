@@ -1,5 +1,6 @@
 """What users give as inputs and labels, checked and turned into tensors."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,16 +62,28 @@ def check_alike(first: Labelled, second: Labelled, names: tuple[str, str]) -> No
         )
 
 
+def listed(values: Any, what: str) -> list[Any]:
+    """What was given one after the other, as a list."""
+    if isinstance(values, str | bytes | dict) or not isinstance(values, Iterable):
+        raise DataError(f"{what} are of type {type(values).__name__}; give a list of them")
+    return list(values)
+
+
 def tensor_of(values: Any, what: str) -> Tensor:
+    """Numbers in any form as a tensor, which shares their memory where it can."""
     if isinstance(values, Tensor):
+        if values.layout is not torch.strided or values.is_quantized or values.is_meta:
+            raise DataError(f"{what} is a tensor without plain numbers; give a dense one")
         return values.detach().cpu()
     try:
         array = np.asarray(values)
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
         if not array.flags.writeable:
             # torch warns about sharing read-only memory; the pixels are never written to.
             array = array.copy()
         return torch.from_numpy(np.ascontiguousarray(array))
-    except (TypeError, ValueError, RuntimeError):
+    except Exception:  # whatever an object does when it is asked for its numbers
         raise DataError(
             f"{what} is not an array of numbers; give a numpy array or a torch tensor"
         ) from None

@@ -17,13 +17,19 @@ from evclplus.streams.task import Scenario, Task
 
 @dataclass(frozen=True)
 class TaskCut:
-    """One task: the label of each of its classes, its head and how its inputs are seen."""
+    """One task: the label of each of its classes, its head and how its inputs are seen. `classes`
+    has the class of every output of the head, those of earlier tasks too."""
 
     name: str
     labels: Mapping[int, int]
     head: int
-    outputs: int
+    classes: tuple[int, ...]
     view: View
+    scenario: Scenario
+
+    @property
+    def outputs(self) -> int:
+        return len(self.classes)
 
 
 def task_cuts(
@@ -39,13 +45,13 @@ def task_cuts(
             f" number of classes; got {[len(group) for group in groups]}"
         )
     made = []
-    seen = 0
+    seen: tuple[int, ...] = ()
     for index, (name, group, view) in enumerate(zip(names, groups, views, strict=True)):
         head = index if scenario == "task" else 0
-        first = seen if scenario == "class" else 0
-        labels = {class_: first + position for position, class_ in enumerate(group)}
-        made.append(TaskCut(name, labels, head, first + len(group), view))
-        seen += len(group)
+        before = seen if scenario == "class" else ()
+        labels = {class_: len(before) + position for position, class_ in enumerate(group)}
+        made.append(TaskCut(name, labels, head, (*before, *group), view, scenario))
+        seen = (*before, *group)
     return made
 
 
@@ -74,7 +80,8 @@ def cut_tasks(
         _check_classes_present(cut, test, "test")
         if examples_per_task is not None:
             train = _subset(train, examples_per_task, seed, index, cut.name)
-        made.append(Task(cut.name, index, train, validation, test))
+            _check_classes_present(cut, train, f"training (examples_per_task {examples_per_task})")
+        made.append(Task(cut.name, index, train, validation, test, cut.classes, cut.scenario))
     return tuple(made)
 
 

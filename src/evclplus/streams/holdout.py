@@ -52,6 +52,7 @@ def make_splits(
     else:
         test_split = labelled(test, f"the test part of {what}")
         check_alike(train, test_split, (what, "its test part"))
+        check_classes_known(train, test_split, what, "test")
         notes = _leak(train, test_split, what)
     if validation is None:
         train, validation_split = hold_out(
@@ -60,7 +61,20 @@ def make_splits(
     else:
         validation_split = labelled(validation, f"the validation part of {what}")
         check_alike(train, validation_split, (what, "its validation part"))
+        check_classes_known(train, validation_split, what, "validation")
     return Splits(train, validation_split, test_split, notes=notes)
+
+
+def check_classes_known(train: Labelled, other: Labelled, what: str, part: str) -> None:
+    """An example of a class that is not learned could only be left out of the score."""
+    classes = other.classes[other.rows]
+    unknown = ~torch.isin(classes, train.classes[train.rows])
+    if unknown.any():
+        raise DataError(
+            f"{int(unknown.sum())} of the {len(other)} {part} examples of {what} are of classes"
+            f" that are not in its training part, such as {int(classes[unknown][0])}; leave them"
+            " out, or number the classes of both parts alike (from_folder(..., classes=...))"
+        )
 
 
 def _leak(train: Labelled, test: Labelled, what: str) -> tuple[str, ...]:

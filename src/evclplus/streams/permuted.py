@@ -11,6 +11,7 @@ from evclplus.streams.assemble import task_cuts
 from evclplus.streams.holdout import Splits, make_splits
 from evclplus.streams.scaling import Scaling
 from evclplus.streams.settings import (
+    MOST_TASKS,
     StreamSettings,
     base_view,
     build_stream,
@@ -26,7 +27,7 @@ class PermutedSettings(StreamSettings):
     scenario: Scenario = Field(
         "domain", description="what is known at test time: task, domain, class"
     )
-    tasks: int = Field(5, ge=1, description="how many tasks, a permutation each")
+    tasks: int = Field(5, ge=1, le=MOST_TASKS, description="how many tasks, a permutation each")
     permutation_seed: int | None = Field(
         None, ge=0, description="seed of the permutations; none: the experiment's seed"
     )

@@ -15,7 +15,13 @@ from evclplus.streams.arrays import Pair
 from evclplus.streams.assemble import task_cuts
 from evclplus.streams.holdout import Splits, make_splits
 from evclplus.streams.scaling import Scaling
-from evclplus.streams.settings import StreamSettings, base_view, build_stream, chosen_classes
+from evclplus.streams.settings import (
+    MOST_TASKS,
+    StreamSettings,
+    base_view,
+    build_stream,
+    chosen_classes,
+)
 from evclplus.streams.task import Scenario, Stream
 
 
@@ -25,7 +31,7 @@ class RotatedSettings(StreamSettings):
     scenario: Scenario = Field(
         "domain", description="what is known at test time: task, domain, class"
     )
-    tasks: int = Field(5, ge=1, description="how many tasks, an angle each")
+    tasks: int = Field(5, ge=1, le=MOST_TASKS, description="how many tasks, an angle each")
     angles: tuple[float, ...] | None = Field(
         None, description="degrees per task; none: evenly from 0 up to below 180"
     )

@@ -15,8 +15,9 @@ standard deviation 1 over the training split. raw: as stored."""
 
 
 def default_scaling(train: Labelled) -> Scaling:
-    """Bytes are pixels; what a user scaled already stays as it is."""
-    return "unit" if train.store.dtype == torch.uint8 else "raw"
+    """Bytes are pixels, unless they are all 0 or 1; what a user scaled already stays as it is."""
+    is_pixels = train.store.dtype == torch.uint8 and int(train.store.max()) > 1
+    return "unit" if is_pixels else "raw"
 
 
 def scaled_view(train: Labelled, scaling: Scaling, max_value: float = 255.0) -> View:

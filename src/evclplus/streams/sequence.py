@@ -1,6 +1,6 @@
 """Tasks from arrays that are tasks already: a stream of them, or one that arrives by itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,16 +8,25 @@ import torch
 
 from evclplus.core.examples import Examples, View
 from evclplus.errors import DataError
-from evclplus.streams.arrays import Labelled, Pair, check_alike, inputs_of, labelled, tensor_of
+from evclplus.settings import whole
+from evclplus.streams.arrays import (
+    Labelled,
+    Pair,
+    check_alike,
+    inputs_of,
+    labelled,
+    listed,
+    tensor_of,
+)
 from evclplus.streams.assemble import TaskCut, classes_of, cut_tasks
 from evclplus.streams.holdout import Splits, make_splits
 from evclplus.streams.scaling import Scaling, default_scaling, scaled_view
 from evclplus.streams.settings import StreamSettings, base_view
-from evclplus.streams.task import Scenario, Stream, Task
+from evclplus.streams.task import Scenario, Stream, Task, check_name
 
 
 def tasks(
-    pairs: Sequence[Pair],
+    pairs: Iterable[Pair],
     *,
     test: Sequence[Pair] | None = None,
     validation: Sequence[Pair] | None = None,
@@ -41,7 +50,10 @@ def tasks(
         validation_fraction=validation_fraction,
         holdout_seed=holdout_seed,
     )
-    titles = names if names is not None else [f"task {index + 1}" for index in range(len(pairs))]
+    pairs = listed(pairs, "the tasks")
+    titles = (
+        list(names) if names is not None else [f"task {index + 1}" for index in range(len(pairs))]
+    )
     _check_one_each(
         len(pairs), {"test pairs": test, "validation pairs": validation, "names": titles}
     )
@@ -96,10 +108,12 @@ def task(
 ) -> Task:
     """One task by itself, for data that arrives when it arrives.
 
-    Labels are those of the head, 0 to outputs - 1. Bytes are scaled to [0, 1], other inputs stay
-    as they are, the same for every task. Nothing is held out: all of `x` is trained on, and the
-    task can be evaluated only if `test` is given.
+    Labels are those of the head, 0 to outputs - 1. Bytes are scaled to [0, 1] unless they are all
+    0 or 1, other inputs stay as they are, the same for every task. Nothing is held out: all of `x`
+    is trained on, and the task can be evaluated only if `test` is given.
     """
+    check_name(name, "a task")
+    outputs, head = whole("outputs", outputs, 1), whole("head", head, 0)
     train = labelled((x, y), name)
     tested = train.keep(train.rows[:0]) if test is None else labelled(test, f"the test of {name}")
     check_alike(train, tested, (name, "its test part"))
@@ -109,7 +123,8 @@ def task(
         return Examples(split.store, split.classes[split.rows], outputs, head, split.rows, view)
 
     nothing = examples(train.keep(train.rows[:0]))
-    return Task(name, 0, examples(train), nothing, examples(tested))
+    classes = tuple(range(outputs))
+    return Task(name, 0, examples(train), nothing, examples(tested), classes)
 
 
 def regression_task(
@@ -117,7 +132,8 @@ def regression_task(
 ) -> Task:
     """One task whose labels are numbers: y is (examples,) or (examples, outputs). For a learner
     with criterion="regression" or one of its own. Nothing is scaled or held out."""
-    train = _numbers(x, y, name, head)
+    check_name(name, "a task")
+    train = _numbers(x, y, name, whole("head", head, 0))
     nothing = train.take(torch.arange(0))
     tested = nothing if test is None else _numbers(*test, f"the test of {name}", head)
     return Task(name, 0, train, nothing, tested)
@@ -140,13 +156,13 @@ def _task_cuts(
     classes = [classes_of(part.train) for part in parts]
     if scenario == "task":
         return [
-            TaskCut(name, {c: i for i, c in enumerate(own)}, head, len(own), view)
+            TaskCut(name, {c: i for i, c in enumerate(own)}, head, own, view, scenario)
             for head, (name, own) in enumerate(zip(names, classes, strict=True))
         ]
     if scenario == "domain":
         every = sorted({c for own in classes for c in own})
         return [
-            TaskCut(name, {c: every.index(c) for c in own}, 0, len(every), view)
+            TaskCut(name, {c: every.index(c) for c in own}, 0, tuple(every), view, scenario)
             for name, own in zip(names, classes, strict=True)
         ]
     seen: dict[int, int] = {}
@@ -154,5 +170,5 @@ def _task_cuts(
     for name, own in zip(names, classes, strict=True):
         for class_ in own:
             seen.setdefault(class_, len(seen))
-        made.append(TaskCut(name, {c: seen[c] for c in own}, 0, len(seen), view))
+        made.append(TaskCut(name, {c: seen[c] for c in own}, 0, tuple(seen), view, scenario))
     return made

@@ -16,6 +16,9 @@ from evclplus.streams.scaling import Scaling, default_scaling, scaled_view
 from evclplus.streams.shuffle import Purpose, random_order
 from evclplus.streams.task import Scenario, Stream
 
+MOST_TASKS = 10_000
+"""A stream is built as a whole: every task has its order of pixels, or its rows."""
+
 
 class StreamSettings(Settings):
     """What can be chosen for any stream."""
@@ -38,6 +41,13 @@ class StreamSettings(Settings):
         0.1, ge=0, lt=1, description="share of the training data held out for tuning"
     )
     holdout_seed: int = Field(0, ge=0, description="seed of every hold-out")
+
+    @field_validator("scale")
+    @classmethod
+    def _keeps_the_inputs(cls, scale: float | None) -> float | None:
+        if scale == 0:
+            raise ValueError("a factor of 0 makes all inputs equal")
+        return scale
 
     @field_validator("class_order")
     @classmethod

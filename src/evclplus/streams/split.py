@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from evclplus.errors import DataError
-from evclplus.streams.arrays import Labelled, Pair
+from evclplus.streams.arrays import Labelled, Pair, listed
 from evclplus.streams.assemble import task_cuts
 from evclplus.streams.holdout import Splits, make_splits
 from evclplus.streams.scaling import Scaling
@@ -49,7 +49,7 @@ class SplitSettings(StreamSettings):
         if self.class_order is not None or self.order_seed is not None:
             raise ValueError("groups already fix the order; leave class_order and order_seed out")
         named = [class_ for group in self.groups for class_ in group]
-        if not all(self.groups) or len(set(named)) < len(named):
+        if not self.groups or not all(self.groups) or len(set(named)) < len(named):
             raise ValueError("every group needs a class, and no class may be in two groups")
         return self
 
@@ -72,7 +72,7 @@ def split_tasks(
     examples_per_task: int | None = None,
     scaling: Scaling | None = None,
     permutation_seed: int | None = None,
-    class_names: Mapping[int, str] | None = None,
+    class_names: Mapping[int, str] | Sequence[str] | None = None,
     seed: int = 0,
     name: str = "split",
 ) -> Stream:
@@ -102,7 +102,9 @@ def split_tasks(
         validation_fraction=settings.validation_fraction,
         seed=settings.holdout_seed,
     )
-    return split_stream(name, replace(data, class_names=class_names or {}), settings, seed)
+    if not isinstance(class_names, Mapping):
+        class_names = dict(enumerate(listed(class_names or (), "class_names")))
+    return split_stream(name, replace(data, class_names=class_names), settings, seed)
 
 
 def split_stream(
@@ -120,11 +122,11 @@ def split_stream(
             for index in range(len(groups))
         ]
     names = [
-        "/".join(data.class_names.get(class_, str(class_)) for class_ in group) for group in groups
+        "/".join(str(data.class_names.get(class_, class_)) for class_ in group) for group in groups
     ]
     cuts = task_cuts(names, groups, views, settings.scenario)
     if settings.all_outputs and settings.scenario == "class":
-        cuts = [replace(cut, outputs=cuts[-1].outputs) for cut in cuts]
+        cuts = [replace(cut, classes=cuts[-1].classes) for cut in cuts]
     # The groups say all there is to say about the order, so that the record rebuilds the stream.
     resolved = {
         "groups": [list(group) for group in groups],

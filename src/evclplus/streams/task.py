@@ -12,16 +12,42 @@ Scenario = Literal["task", "domain", "class"]
 every task. class: one head that grows over all classes seen, no task label at test time."""
 
 
+def check_name(name: object, what: str) -> None:
+    """A name goes into files, so it has to be text that can be written."""
+    if not isinstance(name, str) or not name:
+        raise DataError(f"the name of {what} is {name!r}; give it a text")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise DataError(f"the name of {what}, {name!r}, cannot be written as UTF-8") from None
+
+
 @dataclass(frozen=True)
 class Task:
     """One step of a stream. Methods train on `train`, tuning looks at `validation`, only
-    evaluation touches `test`."""
+    evaluation touches `test`.
+
+    `classes` are the caller's own labels, one for each output of the task's head; none: they are
+    the outputs' numbers. `scenario` says how the stream shares out heads, where there is one.
+    """
 
     name: str
     index: int
     train: Examples
     validation: Examples
     test: Examples
+    classes: tuple[int, ...] = ()
+    scenario: Scenario | None = None
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "a task")
+        for part in ("train", "validation", "test"):
+            if not isinstance(getattr(self, part), Examples):
+                kind = type(getattr(self, part)).__name__
+                raise DataError(
+                    f"the {part} part of task {self.name!r} is of type {kind}; ec.task(x, y, "
+                    "name=..., outputs=...) makes a task of arrays"
+                )
 
     @property
     def head(self) -> int:
@@ -70,6 +96,11 @@ class Stream:
         for task in self.tasks:
             widths[task.head] = max(widths.get(task.head, 0), task.outputs)
         return tuple(widths[head] for head in sorted(widths))
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The caller's labels of all tasks, in the order of their arrival."""
+        return tuple(dict.fromkeys(class_ for task in self.tasks for class_ in task.classes))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
