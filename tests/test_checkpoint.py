@@ -354,11 +354,6 @@ def with_hook(network: ec.networks.ReadyNetwork) -> None:
     network.body.register_forward_hook(lambda module, x, y: 2 * y)
 
 
-def with_own_forward(network: ec.networks.ReadyNetwork) -> None:
-    body = network.body
-    body[1].forward = lambda x: nn.functional.linear(x, body[1].weight)  # type: ignore[index]
-
-
 @pytest.mark.parametrize("change", [with_tanh, with_leak, with_norm, with_hook])
 def test_a_ready_made_network_that_was_changed_is_passed_again(
     change: Callable[[ec.networks.ReadyNetwork], object], tmp_path: Path

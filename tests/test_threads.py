@@ -81,3 +81,44 @@ def test_two_passes_at_once_have_their_own_weights() -> None:
             found = list(pool.map(lambda q: network(q, x[:2]), both))
     for mine, expected in zip(found, alone, strict=True):
         torch.testing.assert_close(mine, expected[:2])
+
+
+def dropping() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+
+
+def test_learners_that_drop_out_in_two_threads_follow_their_seeds() -> None:
+    def learn(seed: int) -> Tensor:
+        learner = ec.Learner(dropping(), "finetune", seed=seed, epochs=20, batch_size=10)
+        return learner.learn(blobs()[0]).q.mean
+
+    state = torch.get_rng_state()
+    alone = [learn(seed) for seed in (0, 1)]
+    torch.set_rng_state(state)
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(learn, (0, 1)))
+    for mine, expected in zip(together, alone, strict=True):
+        assert torch.equal(mine, expected)
+
+
+class AlwaysDropping(nn.Module):
+    """Draws numbers in a prediction too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(nn.functional.dropout(x, 0.5, training=True))
+        return out
+
+
+@pytest.mark.parametrize("name", ["vcl", "ewc"])
+def test_a_module_that_draws_in_a_prediction_answers_the_same_again(name: str) -> None:
+    learner = ec.Learner(AlwaysDropping(), name, epochs=2, batch_size=20).learn(blobs()[0])
+    x = blobs()[0].test.inputs()
+    state = torch.get_rng_state()
+    first = learner.predict_proba(x)
+    assert torch.equal(learner.predict_proba(x), first)
+    assert torch.equal(torch.get_rng_state(), state)

@@ -1,6 +1,7 @@
 """The learner: the only object with state."""
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from pathlib import Path
@@ -22,6 +23,7 @@ from evclplus.checks import (
 )
 from evclplus.core import tree
 from evclplus.core.batches import batches_per_epoch
+from evclplus.core.compiled import draws_nothing
 from evclplus.core.engine import Moments
 from evclplus.core.examples import Examples, rows_at_once
 from evclplus.core.gaussian import MeanField
@@ -34,7 +36,7 @@ from evclplus.errors import DataError, FileError, SettingsError, StateError
 from evclplus.methods import described, from_description
 from evclplus.methods import method as method_named
 from evclplus.methods.base import Lesson, Method, training_for
-from evclplus.seeding import derived_seed, generator
+from evclplus.seeding import derived_seed, generator, own_random_state
 from evclplus.settings import Optimiser, Training, is_whole, whole
 from evclplus.streams.arrays import listed
 from evclplus.streams.task import Task
@@ -369,8 +371,10 @@ class Learner:
         self, network: BayesianNetwork, q: MeanField, x: Tensor, head: int, what: str
     ) -> Tensor:
         """The mean network's output, or a clear line on why there is none."""
+        own = own_random_state(self.seed, "try", device=network.device)
         try:
-            output = network(q, x.to(network.device), head)
+            with nullcontext() if draws_nothing(network) else own:
+                output = network(q, x.to(network.device), head)
         except Exception as error:  # whatever a module of one's own does with wrong inputs
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DataError(
@@ -558,14 +562,18 @@ class Learner:
         network, q = by or self._predictor(head)
         draws = generator(self.seed, len(self.learned), "predict", head)
         seeds = new_seeds(draws, samples)
+        # A module that draws numbers in a prediction too draws the same ones every time.
+        purpose = (len(self.learned), "predict", head, "module")
+        own = own_random_state(self.seed, *purpose, device=network.device)
         found = []
-        for rows in x.split(rows_at_once(x)):
-            part = rows.to(network.device)
-            if self.method.averages_samples:
-                logits = torch.stack(list(network.samples(q, part, head, seeds)))
-            else:
-                logits = network(q, part, head)[None]
-            found.append(logits.to(x.device))
+        with nullcontext() if draws_nothing(network) else own:
+            for rows in x.split(rows_at_once(x)):
+                part = rows.to(network.device)
+                if self.method.averages_samples:
+                    logits = torch.stack(list(network.samples(q, part, head, seeds)))
+                else:
+                    logits = network(q, part, head)[None]
+                found.append(logits.to(x.device))
         return found
 
     def _predictor(self, head: int) -> tuple[BayesianNetwork, MeanField]:

@@ -1,10 +1,13 @@
 """One seed, one result: every random stream is derived from the seed and its purpose."""
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+_GLOBAL_STATE = threading.RLock()
 
 
 def derived_seed(seed: int, *purpose: object) -> int:
@@ -23,9 +26,12 @@ def own_random_state(
     seed: int, *purpose: object, device: torch.device | str = "cpu"
 ) -> Iterator[None]:
     """Modules that draw from torch's global state (dropout) draw from the seed here, and the
-    global state is afterwards what it was."""
+    global state is afterwards what it was. There is one such state, so threads take turns."""
     kind = torch.device(device)
     accelerators = [] if kind.type == "cpu" else [kind]
-    with torch.random.fork_rng(accelerators, device_type=kind.type if accelerators else "cuda"):
+    with (
+        _GLOBAL_STATE,
+        torch.random.fork_rng(accelerators, device_type=kind.type if accelerators else "cuda"),
+    ):
         torch.manual_seed(derived_seed(seed, *purpose))
         yield

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from math import cos, pi
@@ -13,7 +13,12 @@ from torch import Tensor
 
 from evclplus.callbacks import Callback
 from evclplus.core.batches import Source, batches_per_epoch, steps_of_epoch
-from evclplus.core.compiled import CompiledLikelihood, CompiledUpdate, can_be_compiled
+from evclplus.core.compiled import (
+    CompiledLikelihood,
+    CompiledUpdate,
+    can_be_compiled,
+    draws_nothing,
+)
 from evclplus.core.engine import (
     SMALL_RATE,
     LikelihoodFunction,
@@ -30,7 +35,7 @@ from evclplus.core.engine import (
 )
 from evclplus.core.gaussian import Layout, MeanField
 from evclplus.core.graphs import Graphs, shared_graphs
-from evclplus.core.likelihoods import Classification, Likelihood
+from evclplus.core.likelihoods import Classification, Likelihood, OwnCriterion
 from evclplus.core.network import BayesianNetwork
 from evclplus.core.noise import Noise, new_seeds
 from evclplus.errors import TrainingError
@@ -143,7 +148,9 @@ class Trainer:
         of their own draw from the seed, and numbers too small to matter are zero (a fitted
         network's gradients are full of them, and a step takes up to a quarter longer)."""
         purposes = (self.position, purpose, "module")
-        with own_random_state(self.seed, *purposes, device=network.device), flushed_denormals():
+        own = own_random_state(self.seed, *purposes, device=network.device)
+        nothing = draws_nothing(network) and not isinstance(self.likelihood, OwnCriterion)
+        with nullcontext() if nothing else own, flushed_denormals():
             yield
 
     def _forms(

@@ -11,7 +11,7 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from evclplus.data.adapters import from_dataset, from_folder, from_huggingface
-from evclplus.errors import DataError, FileError
+from evclplus.errors import DataError, FileError, SettingsError
 from evclplus.streams.contact_sheet import contact_sheet
 from evclplus.streams.permuted import permuted_tasks
 from evclplus.streams.split import split_tasks
@@ -135,3 +135,58 @@ def test_what_is_not_from_hugging_face_is_refused() -> None:
         contact_sheet(
             split_tasks(np.zeros((20, 4)) + np.arange(20)[:, None], np.arange(20) % 2), "x"
         )
+
+
+def folder_of(root: Path, classes: dict[str, int], mode: str = "L") -> Path:
+    for name, grey in classes.items():
+        (root / name).mkdir(parents=True)
+        for index in range(12):
+            picture = Image.new(mode, (4, 4), color=grey)
+            picture.putpixel((index % 4, index // 4), 1)
+            picture.save(root / name / f"{index}.{'tiff' if mode in 'IF' else 'png'}")
+    return root
+
+
+def test_a_test_folder_is_numbered_as_the_training_folder(tmp_path: Path) -> None:
+    train = from_folder(folder_of(tmp_path / "train", {"cat": 50, "dog": 200}))
+    fewer = folder_of(tmp_path / "fewer", {"dog": 199})
+    alike = from_folder(fewer, classes=train.class_names)
+    assert set(alike.y.tolist()) == {1}
+    assert alike.class_names == train.class_names
+    more = folder_of(tmp_path / "more", {"bird": 9, "cat": 51, "dog": 199})
+    with pytest.raises(DataError, match="has a folder 'bird', which is none of the classes cat, d"):
+        from_folder(more, classes=train.class_names)
+    other = from_folder(more)
+    with pytest.raises(DataError, match=r"12 of the 36 test examples .* such as 2"):
+        split_tasks(train.x, train.y, test=(other.x, other.y))
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
+def test_pictures_of_more_than_eight_bits_are_refused(mode: str, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {"cat": 30_000}, mode)
+    with pytest.raises(DataError, match="has more than 8 bits a pixel"):
+        from_folder(folder, colour="grey")
+    with pytest.raises(DataError, match="example 0 has more than 8 bits a pixel"):
+        from_dataset([(Image.new(mode, (4, 4), color=30_000), 0)])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 8}, "size = 8 is wrong"),
+        ({"size": (0, 0)}, "size = 0 is wrong"),
+        ({"size": (8, 10**9)}, "size = 1000000000 is wrong"),
+        ({"colour": "cmyk"}, "colour = 'cmyk' is wrong: grey or rgb"),
+    ],
+)
+def test_options_of_a_folder_that_make_no_sense(options: Any, message: str, tmp_path: Path) -> None:
+    folder_of(tmp_path, {"cat": 5})
+    with pytest.raises(SettingsError, match=message):
+        from_folder(tmp_path, **options)
+
+
+def test_a_picture_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    Image.new("1", (20_000, 20_000)).save(tmp_path / "cat" / "bomb.png")
+    with pytest.raises(FileError, match=r"bomb.png is not a readable image"):
+        from_folder(tmp_path)

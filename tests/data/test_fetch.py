@@ -29,7 +29,7 @@ from evclplus.data.datasets import (
     WebArchive,
     WebFiles,
 )
-from evclplus.data.fetch import Timeouts, fetch
+from evclplus.data.fetch import CHUNK, Timeouts, fetch
 from evclplus.data.readers import write_idx
 from evclplus.errors import FileError, SettingsError
 
@@ -82,7 +82,7 @@ class Served:
     address: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     pause: dict[str, Callable[[], object]] = field(default_factory=dict)
-    promise: dict[str, int] = field(default_factory=dict)
+    promise: dict[str, object] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     half_sent: threading.Event = field(default_factory=threading.Event)
     closing: threading.Event = field(default_factory=threading.Event)
@@ -369,3 +369,17 @@ def test_the_table_is_whole() -> None:
         assert dataset.citation
         assert dataset.sources
         assert all(len(file.sha256) == 64 and file.size > 0 for file in dataset.files)
+
+
+def test_a_length_that_is_no_number_is_passed_over(server: Served, cache: Path) -> None:
+    odd, good = offer(server, "odd/"), offer(server, "good/")
+    for name in CONTENTS:
+        server.promise[f"odd/{name}.gz"] = "abc"
+    fetched = fetch(small_dataset(odd, good), timeouts=NO_HURRY, progress=False)
+    assert fetched.source == good.address
+    assert_whole_or_nothing(cache)
+
+
+def test_the_clock_is_looked_at_often_enough() -> None:
+    """At a few bytes a second, the time between two looks is minutes and not hours."""
+    assert CHUNK / 5 < 120

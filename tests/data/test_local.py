@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from evclplus.benchmarks.registry import benchmark
+from evclplus.data.cache import keep_array, open_array
 from evclplus.data.contents import NOT_IMAGES
 from evclplus.data.datasets import CIFAR10, MNIST, NOTMNIST, DataFile, Dataset
 from evclplus.data.loading import dataset
@@ -221,3 +222,20 @@ def test_writing_idx_inverts_reading() -> None:
     array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     assert np.array_equal(read_idx(write_idx(array), ""), array)
     assert CIFAR10.size == 184_380_000
+
+
+def test_a_cached_array_that_was_changed_is_not_used(tmp_path: Path) -> None:
+    array = np.arange(60, dtype=np.uint8).reshape(3, 4, 5)
+    path = tmp_path / "kept.npy"
+    assert np.array_equal(keep_array(path, array), array)
+    found = open_array(path, array.shape)
+    assert found is not None
+    assert np.array_equal(found, array)
+    content = path.read_bytes()
+    for position in (0, 9, 30, len(content) - 60, len(content) - 1):
+        damaged = bytearray(content)
+        damaged[position] ^= 4
+        path.write_bytes(damaged)
+        assert open_array(path, array.shape) is None
+    path.write_bytes(content)
+    assert open_array(path, array.shape) is not None

@@ -13,7 +13,7 @@ from PIL import Image
 import evclplus as evclplus_package
 from evclplus.benchmarks.registry import BENCHMARKS
 from evclplus.data.datasets import DATASETS
-from evclplus.experiments.cli import main
+from evclplus.experiments.cli import main, printable
 from evclplus.experiments.store import find_records
 from evclplus.methods import METHODS
 
@@ -155,6 +155,29 @@ def test_a_killed_worker_is_reported_and_the_others_go_on(tmp_path: Path) -> Non
         (["data", "fetch", "mnits"], "did you mean mnist?"),
         (["data", "show", "split-digits", "--out", "file/x.png"], "cannot write"),
         (["data", "--data-dir", "nowhere"], "which is no folder"),
+        (["run", "--seed", "1" + 26 * "0"], "--seed"),
+        (["run", "--set", "network.hidden=[0]"], "hidden.0 = 0 is wrong"),
+        (["run", "--set", "network.hidden=[100000000000]"], "is wrong"),
+        (["run", "--set", "stream.groups=[]"], "every group needs a class"),
+        (["run", "--set", "stream.scale=0"], "a factor of 0"),
+        (["run", "--set", "evcl+.initial_variance=1e39"], "initial_variance"),
+        (["run", "--set", "evcl+.prior_variance=1e39"], "prior_variance"),
+        (["run", "--set", "training.device=meta"], "device = 'meta' cannot be used"),
+        (["run", "--set", "evcl+.lam=" + "[" * 5000], "nested too deeply"),
+        (["run", "--benchmark", "permuted-digits", "--set", "stream.tasks=1000000000"], "tasks = "),
+        (["run", "--out", "a" * 5000], "File name too long"),
+        (["run", "--config", "pipe"], "it is no plain file"),
+        (["run", "--config", "deep.toml"], "nested too deeply"),
+        (["compare", "--seeds", "1000000000000"], "--seeds"),
+        (["compare", "--config", "seeds.toml"], "from 1 to 10000 seeds"),
+        (["compare", "--config", "less.toml"], "from 1 to 10000 seeds"),
+        (["compare", "--config", "empty.toml"], "at least 1 item"),
+        (["compare", "--config", "twice.toml"], "name each of them once"),
+        (["compare", "--config", "five.toml", "--epochs", "1"], "training = 5 is wrong"),
+        (["compare", "--config", "escape.toml"], "has no setting"),
+        (["tune", "--benchmark", "split-digits", "--trials", "1000000000000"], "--trials"),
+        (["tune", "--benchmark", "split-digits", "--seeds", "1000000000000"], "--seeds"),
+        (["data", "--data-dir", "~nosuchuser/x"], "there is no such user"),
         (["runn"], "runn"),
         (["run", "--colour"], "--colour"),
     ],
@@ -167,6 +190,19 @@ def test_bad_input_is_one_line_and_exit_code_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "file").write_text("")
+    files = {
+        "deep": "x = " + "[" * 5000,
+        "seeds": "seeds = 100000000",
+        "less": "seeds = -3",
+        "empty": "methods = []",
+        "twice": 'methods = ["ewc", "ewc"]',
+        "five": "training = 5",
+        "escape": '"\\u001b]0;title\\u0007" = 1',
+    }
+    for name, content in files.items():
+        (tmp_path / f"{name}.toml").write_text(content)
+    os.mkfifo(tmp_path / "pipe")
+    there = sorted(path.name for path in tmp_path.iterdir())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EVCLPLUS_DATA", "")  # and put back what --data-dir sets
     monkeypatch.setattr(sys, "argv", ["evclplus", *words])
@@ -177,7 +213,8 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert message in complaint
     assert complaint.startswith("evclplus: ")
     assert complaint.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]  # nothing was written
+    assert complaint.strip().isprintable()
+    assert sorted(path.name for path in tmp_path.iterdir()) == there  # nothing was written
 
 
 def test_bad_input_in_a_process_of_its_own(tmp_path: Path) -> None:
@@ -260,3 +297,33 @@ def test_data_show_draws_a_contact_sheet(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 400
+
+
+@pytest.mark.parametrize("out", ["a[/red]b", "[red]x[/red]", "\x1b[31mred"])
+def test_a_path_is_shown_as_it_is(
+    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "--method", "finetune", "--epochs", "1", "--out", out, *QUICK]
+    monkeypatch.setattr(sys, "argv", ["evclplus", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code
+    shown = capsys.readouterr().out
+    assert f"record: {printable(out)}/record.json" in shown
+    assert "\x1b" not in shown
+    assert (tmp_path / out / "record.json").exists()
+
+
+def test_any_encoding_of_the_terminal_will_do(tmp_path: Path) -> None:
+    words = ("run", "--method", "finetune", "--epochs", "1", "--out", "öut", *QUICK)
+    done = evclplus(*words, folder=tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.returncode == 0, done.stderr
+    assert "record: ?ut/record.json" in done.stdout
+
+
+def test_without_docstrings_everything_is_there(tmp_path: Path) -> None:
+    words = [sys.executable, "-OO", "-m", "evclplus", "list"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "evcl+" in done.stdout

@@ -66,8 +66,8 @@ def test_the_file_has_a_line_for_each_in_an_order_that_does_not_depend_on_them(o
 def test_a_run_done_again_wins_and_is_packed_over_the_old_one_only_when_asked(out: Path) -> None:
     pack(out)
     packed = (out / PACKED).read_bytes()
-    folder = place(out, "ewc", 0, forgetting=0.5)
-    assert [r.forgetting for r in find_records(out) if r.method == "ewc"] == [0.5]
+    folder = place(out, "ewc", 0, seconds={"total": 0.5})
+    assert [r.seconds for r in find_records(out) if r.method == "ewc"] == [{"total": 0.5}]
     with pytest.raises(FileError, match="--overwrite"):
         pack(out)
     assert (out / PACKED).read_bytes() == packed
@@ -75,7 +75,7 @@ def test_a_run_done_again_wins_and_is_packed_over_the_old_one_only_when_asked(ou
     assert pack(out, overwrite=True) == 1
     found = find_record(folder)
     assert found is not None
-    assert found.forgetting == 0.5
+    assert found.seconds == {"total": 0.5}
     assert len(find_records(out)) == 3
 
 

@@ -157,6 +157,27 @@ def test_a_piece_of_a_line_is_dropped_and_damage_is_named(tmp_path: Path) -> Non
         search.prepare()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"op_code": 131},
+        {"op_code": "5"},
+        {"op_code": 8, "trial_id": 0, "user_attr": {"job": "seven"}},
+        {"op_code": 6, "trial_id": 0, "state": 77, "values": [0.5]},
+        {"op_code": 7, "trial_id": 0, "step": 0, "intermediate_value": "high"},
+        {"op_code": 5, "trial_id": 0, "param_name": "lam", "distribution": "{}"},
+        {"op_code": 9, "trial_id": 0, "system_attr": {"fixed_params": 5}},
+    ],
+)
+def test_a_journal_from_a_stranger_is_one_line(line: dict[str, Any], tmp_path: Path) -> None:
+    search = Search("split-digits", "ewc", tmp_path, epochs_limit=1)
+    search.prepare()
+    with search.journal.open("a") as journal:
+        journal.write(json.dumps({"worker_id": "stranger", **line}) + "\n")
+    with pytest.raises(FileError, match=r"ewc\.journal is damaged"):
+        search.prepare()
+
+
 def test_only_validation_data_and_unreported_seeds_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,6 +342,17 @@ def test_a_written_preset_reads_back(tmp_path: Path) -> None:
     text = file.read_text()
     assert write_preset(file, tmp_path) == 3
     assert file.read_text() == text
+
+
+def test_results_that_no_preset_can_have_are_one_line(tmp_path: Path) -> None:
+    best_of("evcl+", 20, tmp_path)
+    path = tmp_path / "split-mnist" / "evcl+.json"
+    path.write_text(path.read_text().replace("0.00001", "1e400").replace("1e-05", "1e400"))
+    with pytest.raises(FileError, match="values that no preset can have"):
+        write_preset(tmp_path / "preset.toml", tmp_path)
+    path.write_text("[" * 100_000)
+    with pytest.raises(FileError, match="it is damaged or no result of tune"):
+        write_preset(tmp_path / "preset.toml", tmp_path)
 
 
 def test_unequal_budgets_make_no_preset(tmp_path: Path) -> None:

@@ -267,3 +267,18 @@ def test_a_label_confirms_an_answer_by_the_probability_it_was_given() -> None:
     answers = torch.tensor([[0.0, log(3.0)], [0.0, log(3.0)], [50.0, -50.0], [0.0, 0.0]])
     found = confirmed(answers, torch.tensor([0, 1, 1, 2]))
     torch.testing.assert_close(found, torch.tensor([0.25, 0.75, 0.0, 1.0]))
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(3), nn.Dropout(0.5)])
+def test_nothing_pulls_before_anything_has_changed(layer: nn.Module, kind: str) -> None:
+    """Also where a network computes otherwise while it learns."""
+    network = network_of(nn.Sequential(nn.Linear(4, 3), layer), kind)
+    previous = network.initial(1e-2)
+    memory, batch = held(network, previous)
+    assert terms(network.copy(), previous, memory, batch)["function"] < 1e-20
+    moved = terms(network.copy(), pushed(previous), memory, batch)
+    assert moved["function"] > 1e-3
+    plain = network.copy()(pushed(previous), batch.x, 2, training=True)
+    if isinstance(layer, nn.BatchNorm1d):  # the likelihood is still that of a training pass
+        torch.testing.assert_close(moved["nll"], batch.nll(plain))

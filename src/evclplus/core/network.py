@@ -204,6 +204,16 @@ class BayesianNetwork:
         return self.skeleton.modules()
 
     @property
+    def learns_otherwise(self) -> bool:
+        """Whether it has modules that compute in another way while they learn."""
+        kinds = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd, nn.RReLU)
+        more = (nn.MultiheadAttention, nn.RNNBase)
+        return any(
+            isinstance(one, kinds) or (isinstance(one, more) and one.dropout > 0)
+            for one in self.modules
+        )
+
+    @property
     def heads(self) -> int:
         """How many heads there are; a module that is no `MultiHead` is one."""
         return len(self.skeleton.heads) if isinstance(self.skeleton, MultiHead) else 1

@@ -14,9 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evclplus.errors import DataError, FileError
+from evclplus.errors import DataError, EvclplusError, FileError, SettingsError
+from evclplus.files import own_path
+from evclplus.settings import whole
+from evclplus.streams.arrays import listed as listed_values
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+
+
+LARGEST_SIDE = 2**14
 
 
 class LabelledData(NamedTuple):
@@ -48,20 +54,34 @@ def from_folder(
     *,
     size: tuple[int, int] | None = None,
     colour: Literal["grey", "rgb"] = "rgb",
+    classes: Mapping[int, str] | Sequence[str] | None = None,
 ) -> LabelledData:
     """A folder with one folder of images per class, as torchvision's ImageFolder expects it.
 
-    `size` is (height, width); without it all images must be of one size.
+    `size` is (height, width); without it all images must be of one size. Classes are numbered in
+    the order of their folders' names; a test folder, which may lack some, is numbered as the
+    training folder by `classes=train.class_names`.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
-    root = Path(folder).expanduser()
+    root = own_path(folder, "the folder")
+    if colour not in ("grey", "rgb"):
+        raise SettingsError(f"colour = {colour!r} is wrong: grey or rgb")
+    if size is not None:
+        size = _size(size)
     if not root.is_dir():
         raise FileError(f"there is no folder {root}; give one with a folder of images per class")
-    names = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
+    found = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
+    names = dict(enumerate(found)) if classes is None else _numbered(classes)
+    unknown = set(found) - set(names.values())
+    if unknown:
+        raise DataError(
+            f"{root} has a folder {sorted(unknown)[0]!r}, which is none of the classes "
+            f"{', '.join(names.values())}"
+        )
     listed = [
         (path, label)
-        for label, name in enumerate(names)
+        for label, name in names.items()
         for path in sorted((root / name).rglob("*"))
         if path.suffix.lower() in IMAGE_SUFFIXES
     ]
@@ -72,14 +92,43 @@ def from_folder(
         for path, label in listed:
             try:
                 with Image.open(path) as opened:
-                    image = opened.convert("L" if colour == "grey" else "RGB")
-            except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-                raise FileError(f"{path} is not a readable image: {error}") from None
+                    image = _eight_bits(opened, str(path)).convert(_MODES[colour])
+            except EvclplusError:
+                raise
+            except Exception as error:  # decoders have many ways to say that a file is damaged
+                reason = (str(error) or type(error).__name__).splitlines()[0]
+                raise FileError(f"{path} is not a readable image: {reason}") from None
             if size is not None:
                 image = image.resize(size[::-1], Image.Resampling.BILINEAR)
             yield _image_bytes(image), label
 
-    return _stacked(images(), len(listed), dict(enumerate(names)))
+    return _stacked(images(), len(listed), names)
+
+
+_MODES = {"grey": "L", "rgb": "RGB"}
+
+
+def _size(size: Any) -> tuple[int, int]:
+    if not isinstance(size, tuple | list) or len(size) != 2:
+        raise SettingsError(f"size = {size!r:.60} is wrong: (height, width)")
+    height, width = (whole("size", side, 1, LARGEST_SIDE) for side in size)
+    return height, width
+
+
+def _numbered(classes: Any) -> dict[int, str]:
+    if isinstance(classes, Mapping):
+        return dict(classes)
+    return dict(enumerate(listed_values(classes, "classes")))
+
+
+def _eight_bits(image: Any, what: str) -> Any:
+    """Pillow cuts off what does not fit into a byte; nobody knows how much of it is meant."""
+    if image.mode[0] in "IF":
+        raise DataError(
+            f"{what} has more than 8 bits a pixel (mode {image.mode}); make it 8 bits, or give "
+            "arrays of floating-point numbers"
+        )
+    return image
 
 
 def from_huggingface(dataset: Any, image: str = "image", label: str = "label") -> LabelledData:
@@ -120,7 +169,8 @@ def _example(pair: Any, index: int) -> tuple[Tensor, int]:
     if isinstance(value, Tensor | np.ndarray):
         return torch.as_tensor(value), number
     if hasattr(value, "convert") and hasattr(value, "mode"):
-        return _image_bytes(value if value.mode in ("L", "RGB") else value.convert("RGB")), number
+        image = _eight_bits(value, f"example {index}")
+        return _image_bytes(image if image.mode in ("L", "RGB") else image.convert("RGB")), number
     raise DataError(
         f"example {index} is of type {type(value).__name__}; expected a tensor, an array or a"
         " PIL image"

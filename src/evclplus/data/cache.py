@@ -2,24 +2,37 @@
 
 import os
 import secrets
+import zlib
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from evclplus.data.readers import Bytes
+from evclplus.errors import FileError
+from evclplus.files import write_atomically
 
 
 def open_array(path: Path, shape: tuple[int, ...]) -> Bytes | None:
-    """A cached array, mapped; None if it is not there or not whole.
+    """A cached array, mapped; None if it is not there, not whole or not what was written.
 
     Copy-on-write: pages are shared between processes and a stray write never reaches the file.
     """
     try:
         array: Bytes = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        checksum = _beside(path).read_text(encoding="ascii")
+    except Exception:  # numpy's reader of headers has many ways to fail
         return None
-    return array if array.shape == shape and array.dtype == np.uint8 else None
+    whole = array.shape == shape and array.dtype == np.uint8
+    return array if whole and checksum == _checksum(array) else None
+
+
+def _beside(path: Path) -> Path:
+    return path.with_suffix(".crc32")
+
+
+def _checksum(array: Bytes) -> str:
+    return f"{zlib.crc32(array.reshape(-1)):08x}"
 
 
 def keep_array(path: Path, array: Bytes) -> Bytes:
@@ -32,7 +45,8 @@ def keep_array(path: Path, array: Bytes) -> Bytes:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except OSError:
+        write_atomically(_beside(path), _checksum(array))
+    except (OSError, FileError):
         with suppress(OSError):
             temporary.unlink()
     kept = open_array(path, array.shape)

@@ -7,6 +7,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from evclplus.errors import FileError
 
+DRAWN = 2**16
+"""Bytes between two drawings of the bar."""
+
 
 class DownloadBar:
     """What pooch asks of a progress bar: `total`, `update`, `reset`, `close`."""
@@ -38,7 +41,8 @@ class DownloadBar:
         seconds = time.monotonic() - self._started
         if seconds > self._grace and self._received < self._min_speed * seconds:
             raise FileError(f"{self._address} sends less than {self._min_speed:.0f} bytes a second")
-        self._bars.update(self._bar, total=self.total or None, completed=self._received)
+        if self._received // DRAWN != (self._received - size) // DRAWN:
+            self._bars.update(self._bar, total=self.total or None, completed=self._received)
 
     def reset(self) -> None:
         self._received = 0

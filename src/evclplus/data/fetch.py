@@ -54,6 +54,9 @@ class Fetched:
     folder: Path
 
 
+CHUNK = 2**9
+"""Bytes received between two looks at the clock: a server that hardly sends must not keep us."""
+
 Say = Callable[[str], None]
 
 
@@ -161,7 +164,7 @@ def _download(address: str, path: Path, limit: int, timeouts: Timeouts, progress
     for attempt in range(1, timeouts.attempts + 1):
         bar = DownloadBar(address, limit, timeouts.min_speed, timeouts.grace, visible=progress)
         downloader = HTTPDownloader(
-            progressbar=bar, chunk_size=2**13, timeout=(timeouts.connect, timeouts.read)
+            progressbar=bar, chunk_size=CHUNK, timeout=(timeouts.connect, timeouts.read)
         )
         try:
             downloader(address, str(path), None)
@@ -171,7 +174,7 @@ def _download(address: str, path: Path, limit: int, timeouts: Timeouts, progress
             reason = f"the server answered {status}"
             if status < 500:
                 break
-        except OSError as error:
+        except (OSError, ValueError) as error:  # headers that make no sense are wrong values
             reason = _short(error)
         finally:
             bar.close()
@@ -180,7 +183,7 @@ def _download(address: str, path: Path, limit: int, timeouts: Timeouts, progress
     raise FileError(f"{address} cannot be fetched: {reason}")
 
 
-def _short(error: OSError) -> str:
+def _short(error: Exception) -> str:
     """What went wrong, without the nested exceptions that requests prints."""
     import requests
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from evclplus.data.contents import Contents, from_archive, from_paths, paths_in_folder
 from evclplus.data.datasets import DATASETS, Dataset
 from evclplus.errors import FileError
-from evclplus.files import cache_folder
+from evclplus.files import cache_folder, own_path
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def data_folders(data_dir: Path | str | None) -> list[Path]:
     folders = []
     for source, folder in named.items():
         if folder:
-            folders.append(Path(folder).expanduser())
+            folders.append(own_path(folder, source))
             if not folders[-1].is_dir():
                 raise FileError(f"{source} is {folder}, which is no folder; give one that exists")
     return [*folders, cache_folder(), Path("~/.keras/datasets").expanduser()]

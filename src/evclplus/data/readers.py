@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evclplus.errors import FileError
+from evclplus.files import read_file
 
 Bytes = NDArray[np.uint8]
 
@@ -26,11 +27,7 @@ LARGEST_PNG_SIDE = 4096
 
 def read_content(path: Path, limit: int) -> bytes:
     """The content of a file, decompressed if it ends in .gz; more than `limit` is refused."""
-    try:
-        with path.open("rb") as raw:
-            return decompressed(raw.read(), str(path), limit)
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}") from None
+    return decompressed(read_file(path), str(path), limit)
 
 
 def decompressed(content: bytes, name: str, limit: int) -> bytes:

@@ -5,18 +5,20 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib import resources
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from typer.exceptions import TyperException
 
-from evclplus.errors import EvclplusError, SettingsError
-from evclplus.experiments.config import Grid, load_grid
+from evclplus.errors import EvclplusError, FileError, SettingsError
+from evclplus.experiments.config import MOST_SEEDS, Grid, load_grid
 from evclplus.files import make_folder
-from evclplus.settings import nearest
+from evclplus.settings import LARGEST_SEED, nearest
 
 # torch, scipy, matplotlib and what is built on them take seconds to import: each command imports
 # what it needs.
@@ -57,6 +59,8 @@ DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder with datasets; default EVCLPLUS_DATA.")
 ]
 
+MOST_TRIALS = 10_000
+
 TEN_METHODS = (
     "evcl+,evcl,vcl,vcl-random,vcl-kcenter,ewc,coreset-random,coreset-kcenter,finetune,joint"
 )
@@ -66,7 +70,7 @@ TEN_METHODS = (
 def run(
     method: Annotated[str, typer.Option("--method", help="A name from `evclplus list`.")] = "evcl+",
     benchmark: BenchmarkName = None,
-    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED)] = 0,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Folder for record.json; default runs/BENCHMARK/METHOD/seed-N."),
@@ -89,7 +93,7 @@ def run(
     with TrainingBar(console) as bar:
         record = run_into(folder, grid.experiment(method, seed), bar, _command(), overwrite)
     _show([record])
-    console.print(f"record: {folder / RECORD}", soft_wrap=True)
+    _say(f"record: {folder / RECORD}")
 
 
 @app.command()
@@ -99,7 +103,8 @@ def compare(
     ] = None,
     benchmark: BenchmarkName = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, help="How many seeds, from 0; default 3.")
+        int | None,
+        typer.Option("--seeds", min=1, max=MOST_SEEDS, help="How many, from 0; default 3."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for records and report.")] = Path(
         "runs", "compare"
@@ -146,7 +151,8 @@ def reproduce(
         str | None, typer.Option("--methods", help="Only these, separated by commas.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, help="How many seeds, not the preset's.")
+        int | None,
+        typer.Option("--seeds", min=1, max=100, help="How many seeds, not the preset's."),
     ] = None,
     epochs: Epochs = None,
     out: Annotated[
@@ -244,13 +250,13 @@ def tune(
         str | None, typer.Option("--methods", help="Names separated by commas; default: ten.")
     ] = None,
     trials: Annotated[
-        int, typer.Option("--trials", min=1, help="Trials of each method in all.")
+        int, typer.Option("--trials", min=1, max=MOST_TRIALS, help="Trials of each method in all.")
     ] = 20,
     epochs_limit: Annotated[
         int | None, typer.Option("--epochs-limit", min=1, help="No more epochs than this.")
     ] = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, help="How many seeds a trial is run with.")
+        int, typer.Option("--seeds", min=1, max=100, help="How many seeds a trial is run with.")
     ] = 2,
     out: Annotated[Path, typer.Option("--out", help="Folder for the searches.")] = Path(
         "results", "search"
@@ -303,6 +309,11 @@ def _tune(
     except KeyboardInterrupt:
         _complain("interrupted: every finished trial is kept; call again to go on")
         raise typer.Exit(130) from None
+    except OSError as error:  # optuna writes its journal itself
+        raise FileError(
+            f"cannot write the search below {out}: {error.strerror or error}; every finished trial "
+            "is kept, call again to go on"
+        ) from None
     for search in searches:
         _say(search.summary())
     if failed:
@@ -322,7 +333,7 @@ def report(
 
     written = write_report(folder, out)
     _show(find_records(folder))
-    console.print(f"report: {written.page}", soft_wrap=True)
+    _say(f"report: {written.page}")
 
 
 @app.command()
@@ -373,7 +384,7 @@ def data(context: typer.Context, data_dir: DataDir = None) -> None:
     for heading in ("dataset", "here", "where", "MB", "licence", "checksum"):
         table.add_column(heading, overflow="fold")
     for row in status():
-        table.add_row(
+        cells = (
             row.name,
             "yes" if row.present else "no",
             row.where or f"get it: evclplus data fetch {row.name}",
@@ -381,6 +392,7 @@ def data(context: typer.Context, data_dir: DataDir = None) -> None:
             row.licence,
             row.checksum,
         )
+        table.add_row(*(escape(printable(cell)) for cell in cells))
     console.print(table)
 
 
@@ -394,16 +406,16 @@ def data_fetch(
     from evclplus.data.fetch import fetch
 
     _use_data_dir(data_dir)
-    fetched = fetch(name, say=lambda line: console.print(line, markup=False, soft_wrap=True))
-    console.print(f"{fetched.name}: from {fetched.source}, in {fetched.folder}", soft_wrap=True)
-    console.print(f"cite: {find_dataset(name).citation}", soft_wrap=True, markup=False)
+    fetched = fetch(name, say=_say)
+    _say(f"{fetched.name}: from {fetched.source}, in {fetched.folder}")
+    _say(f"cite: {find_dataset(name).citation}")
 
 
 @data_app.command("show")
 def data_show(
     name: Annotated[str, typer.Argument(help="A benchmark from `evclplus list`.")],
     out: Annotated[Path, typer.Option("--out", help="The PNG file to write.")],
-    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED)] = 0,
     data_dir: DataDir = None,
 ) -> None:
     """Draw a contact sheet: some examples of every class of every task."""
@@ -412,7 +424,7 @@ def data_show(
 
     _use_data_dir(data_dir)
     contact_sheet(benchmark(name, seed=seed), out)
-    console.print(f"contact sheet: {out}", soft_wrap=True)
+    _say(f"contact sheet: {out}")
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
@@ -420,9 +432,16 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in text.split(",")) if text else None
 
 
+def printable(text: str) -> str:
+    """One line of letters that a terminal shows and does not obey, and that any encoding has."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in text)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return shown.encode(encoding, "replace").decode(encoding, "replace")
+
+
 def _say(line: str) -> None:
     """One plain line: not broken, not coloured, and in a log file at once."""
-    console.print(line, soft_wrap=True, markup=False, highlight=False)
+    console.print(printable(line), soft_wrap=True, markup=False, highlight=False)
 
 
 def _use_data_dir(folder: Path | None) -> None:
@@ -478,7 +497,7 @@ def _compare(grid: Grid, out: Path, jobs: int | None, overwrite: bool) -> None:
     done, todo = ([], cells) if overwrite else comparison.split_finished(cells)
     make_folder(out)
     if done:
-        console.print(f"{len(done)} of {len(cells)} runs are finished already and kept")
+        _say(f"{len(done)} of {len(cells)} runs are finished already and kept")
     failed: list[str] = []
     if todo:
         workers = jobs or os.cpu_count() or 1
@@ -515,11 +534,14 @@ def _command() -> str:
 
 
 def _complain(message: str) -> None:
-    print(f"evclplus: {' '.join(message.split())}", file=sys.stderr)
+    print(f"evclplus: {' '.join(printable(message).split())}", file=sys.stderr)
 
 
 def main() -> None:
     """The entry point: every mistake of a user becomes one line and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # whatever the encoding, no letter is an error
+            stream.reconfigure(errors="replace")
     try:
         sys.exit(app(prog_name="evclplus", standalone_mode=False))
     except (EvclplusError, TyperException) as error:

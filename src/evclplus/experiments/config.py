@@ -10,14 +10,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from evclplus.errors import FileError, SettingsError
-from evclplus.settings import Settings, Training
+from evclplus.files import read_file
+from evclplus.settings import LARGEST_SEED, Settings, Training
+
+MOST_SEEDS = 10_000
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 
 
 class Network(Settings):
     """The network a benchmark is run with. What is left out comes from the benchmark."""
 
     kind: Literal["mlp", "convnet"] = "mlp"
-    hidden: tuple[int, ...] | None = Field(
+    hidden: tuple[Annotated[int, Field(ge=1, le=10**7)], ...] | None = Field(
         None, description="widths of the hidden layers (mlp) or channels (convnet)"
     )
     film: bool = Field(False, description="each task has a scale and a shift for every unit")
@@ -28,7 +32,7 @@ class Experiment(Settings):
 
     method: str
     benchmark: str
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     options: dict[str, Any] = Field(default_factory=dict, description="the method's settings")
     stream: dict[str, Any] = Field(default_factory=dict, description="the benchmark's settings")
     network: Network = Network()
@@ -49,8 +53,8 @@ class Grid(Settings):
     and seed. `options` has a table for each method that is not run with its defaults."""
 
     benchmark: str = "split-digits"
-    methods: tuple[str, ...] = ("evcl+",)
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    methods: tuple[str, ...] = Field(("evcl+",), min_length=1)
+    seeds: tuple[Seed, ...] = Field((0,), min_length=1, max_length=MOST_SEEDS)
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
     stream: dict[str, Any] = Field(default_factory=dict)
     network: Network = Network()
@@ -62,7 +66,18 @@ class Grid(Settings):
     @classmethod
     def _count_of_seeds(cls, seeds: Any) -> Any:
         """A number n stands for the seeds 0 to n-1."""
-        return tuple(range(seeds)) if isinstance(seeds, int) else seeds
+        if not isinstance(seeds, int):
+            return seeds
+        if not 1 <= seeds <= MOST_SEEDS:
+            raise ValueError(f"from 1 to {MOST_SEEDS} seeds, or a list of them")
+        return tuple(range(seeds))
+
+    @field_validator("methods", "seeds")
+    @classmethod
+    def _each_once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(set(values)) < len(values):
+            raise ValueError("name each of them once")
+        return values
 
     def experiment(self, method: str, seed: int) -> Experiment:
         return Experiment(
@@ -93,12 +108,13 @@ def load_grid(file: Path | None, flags: dict[str, Any], assignments: Sequence[st
 
 
 def read_toml(file: Path) -> dict[str, Any]:
+    content = read_file(file)
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileError(f"cannot read {file}: {error.strerror}") from None
+        return tomllib.loads(content.decode())
     except ValueError as error:
         raise FileError(f"{file} is not TOML: {error}") from None
+    except RecursionError:
+        raise FileError(f"{file} is nested too deeply to be read") from None
 
 
 def _parse_assignment(text: str) -> dict[str, Any]:
@@ -114,6 +130,8 @@ def _parse_assignment(text: str) -> dict[str, Any]:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except ValueError:
         parsed = value.strip()  # a bare word is a string
+    except RecursionError:
+        raise SettingsError(f"--set {key} is nested too deeply to be read") from None
     if section in ("training", "network", "stream"):
         return {section: {name: parsed}}
     return {"options": {section: {name: parsed}}}
@@ -123,7 +141,9 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """Both, table by table; where both have a value the one above wins."""
     result = dict(below)
     for key, value in above.items():
-        old = result.get(key)
+        old = result.get(key, {})
         both = isinstance(old, dict) and isinstance(value, dict)
+        if isinstance(value, dict) and not both:
+            raise SettingsError(f"{key} = {old!r:.60} is wrong: expected a table of settings")
         result[key] = _merged(old, value) if both else value  # type: ignore[arg-type]
     return result

@@ -15,10 +15,10 @@ SECONDS_BETWEEN_DRAWINGS = 0.1
 
 def bars(console: Console) -> Bars:
     return Bars(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TextColumn("{task.fields[terms]}", style="dim"),
+        TextColumn("{task.fields[terms]}", style="dim", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,

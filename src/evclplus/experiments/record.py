@@ -1,15 +1,17 @@
 """What one run leaves behind: record.json, written once, when the run is complete."""
 
 import json
+from math import isclose
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from evclplus.benchmarks.registry import BENCHMARKS
+from evclplus.core import metrics
 from evclplus.errors import FileError, SettingsError
 from evclplus.experiments.config import Experiment
-from evclplus.files import write_atomically
+from evclplus.files import read_file, write_atomically
 from evclplus.methods import entry, method, options_of
 from evclplus.settings import Training
 
@@ -66,6 +68,32 @@ class Record(BaseModel):
                 raise ValueError(f"{name} is not a lower triangle over {len(self.tasks)} tasks")
         return self
 
+    def check_figures(self) -> None:
+        """What stands in two places has to be the same in both: a flipped digit shows."""
+        for name in ("method", "benchmark", "seed"):
+            if getattr(self, name) != getattr(self.config, name):
+                raise ValueError(f"{name} is another than the {name} of its config")
+        "".join((self.method, self.benchmark, *self.tasks)).encode()  # half a pair of surrogates?
+        count = len(self.tasks)
+        if not len(self.accuracy_before) == len(self.accuracy_untrained) == count:
+            raise ValueError(f"accuracy_before or accuracy_untrained is not over {count} tasks")
+        before, untrained = self.accuracy_before, self.accuracy_untrained
+        expected = {
+            "average_accuracy": metrics.average(self.accuracy),
+            "forgetting": metrics.forgetting(self.accuracy),
+            "backward_transfer": metrics.backward_transfer(self.accuracy),
+            "forward_transfer": metrics.forward_transfer(before, untrained),
+            "learning_accuracy": metrics.learning_accuracy(self.accuracy),
+            "average_negative_log_likelihood": metrics.average(self.negative_log_likelihood),
+            "average_brier_score": metrics.average(self.brier_score),
+            "average_calibration_error": metrics.average(self.calibration_error),
+        }
+        for name, value in expected.items():
+            if not isclose(getattr(self, name), value, rel_tol=1e-6, abs_tol=1e-6):
+                raise ValueError(
+                    f"{name} is {getattr(self, name):g}, but its table makes it {value:g}"
+                )
+
     @property
     def full_config(self) -> Experiment:
         """The settings as this version knows them: an option that came after the record has the
@@ -107,18 +135,19 @@ class Record(BaseModel):
             training = Training.before | config["training"]
             content = {**content, "config": {**config, "training": training}}
         try:
-            return cls.model_validate(content)
+            record = cls.model_validate(content)
+            record.check_figures()
+            return record
         except (ValidationError, ValueError) as error:
             reason = error.errors()[0] if isinstance(error, ValidationError) else None
             where = ".".join(map(str, reason["loc"])) if reason else ""
-            what = reason["msg"] if reason else str(error)
+            what = reason["msg"] if reason else str(error).splitlines()[0]
             raise FileError(f"{path} is not a valid record: {where} {what}".strip()) from None
 
 
 def read_json(path: Path) -> Any:
+    content = read_file(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}") from None
+        return json.loads(content)
     except (ValueError, RecursionError):
         raise FileError(f"{path} is not JSON; it is damaged or not a record") from None

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from evclplus import networks
 from evclplus.benchmarks.registry import BENCHMARKS, benchmark
 from evclplus.callbacks import Callback
+from evclplus.checks import usable_device
 from evclplus.core import metrics
 from evclplus.errors import FileError
 from evclplus.experiments.config import Experiment
@@ -33,6 +34,7 @@ class Resolved(NamedTuple):
 
 def resolve(experiment: Experiment) -> Resolved:
     chosen = method(experiment.method, **experiment.options)
+    usable_device(experiment.training.device)
     stream = benchmark(experiment.benchmark, seed=experiment.seed, **experiment.stream)
     settings = {key: value for key, value in stream.settings.items() if key != "seed"}
     return Resolved(written_out(experiment, chosen, settings), stream, chosen)

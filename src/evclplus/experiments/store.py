@@ -5,6 +5,7 @@ always the newer one: nothing but `pack` writes records.jsonl.
 """
 
 import json
+import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -12,14 +13,14 @@ from typing import Any
 
 from evclplus.errors import FileError
 from evclplus.experiments.record import RECORD, Record, read_json
-from evclplus.files import write_atomically
+from evclplus.files import read_file, write_atomically
 
 PACKED = "records.jsonl"
 
 
 def find_record(folder: Path) -> Record | None:
     """The record of the run in `folder`, which may be packed and the folder gone."""
-    if (folder / RECORD).exists():
+    if _exists(folder / RECORD):
         return Record.read(folder / RECORD)
     place = folder.absolute()
     for above in (place, *place.parents):
@@ -29,10 +30,31 @@ def find_record(folder: Path) -> Record | None:
     return None
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FileError(f"cannot look at {str(path)[:100]}: {reason}; choose another") from None
+
+
+def below(folder: Path, name: str) -> Iterator[Path]:
+    """Every file of this name below a folder. A folder that cannot be entered is an error: what is
+    in it would be missing without a word."""
+
+    def refuse(error: OSError) -> None:
+        if Path(error.filename) != folder:
+            raise FileError(f"cannot look into {error.filename}: {error.strerror}")
+
+    for place, _, files in os.walk(folder, onerror=refuse):
+        if name in files:
+            yield Path(place, name)
+
+
 def find_records(folder: Path) -> list[Record]:
     """Every record below `folder`, in the order of their paths."""
     found = dict(_packed_below(folder.absolute()))
-    for path in folder.rglob(RECORD):
+    for path in below(folder, RECORD):
         found[path.parent.absolute()] = Record.read(path)
     if not found and not folder.is_dir():
         raise FileError(f"there is no folder {folder}; give the --out folder of run or compare")
@@ -42,7 +64,7 @@ def find_records(folder: Path) -> list[Record]:
 def _packed_below(folder: Path) -> Iterator[tuple[Path, Record]]:
     """What is packed and lay below a folder, wherever it is packed."""
     files = [above / PACKED for above in (folder, *folder.parents)]
-    files += [path for path in folder.rglob(PACKED) if path not in files]
+    files += [path for path in below(folder, PACKED) if path not in files]
     for path in files:
         for name, content in _packed(path).items():
             place = path.parent / name
@@ -64,8 +86,8 @@ def _read(path: Path, changed: int, size: int) -> dict[str, dict[str, Any]]:
     """Read a file once for each time it has changed."""
     found: dict[str, dict[str, Any]] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
+        lines = read_file(path).decode().splitlines()
+    except (FileError, ValueError):
         raise FileError(f"cannot read {path}; it is damaged or not a file of records") from None
     for number, line in enumerate(lines, 1):
         try:
@@ -84,7 +106,7 @@ def pack(folder: Path, overwrite: bool = False) -> int:
     if not folder.is_dir():
         raise FileError(f"there is no folder {folder}; give one with records below it")
     contents = dict(_packed(folder.absolute() / PACKED))
-    paths = sorted(folder.rglob(RECORD))
+    paths = sorted(below(folder, RECORD))
     if not paths:
         raise FileError(f"no record.json below {folder}; there is nothing to pack")
     for path in paths:

@@ -97,7 +97,7 @@ class Search:
         # killed process has left is never recognised as old, and everyone waits for ever.
         lock = JournalFileOpenLock(str(self.journal), grace_period=OLDEST_LOCK)
         try:
-            return optuna.create_study(
+            study = optuna.create_study(
                 storage=JournalStorage(JournalFileBackend(str(self.journal), lock)),
                 study_name=self.title,
                 load_if_exists=True,
@@ -105,7 +105,12 @@ class Search:
                 sampler=TPESampler(seed=sampler_seed),
                 pruner=MedianPruner(UNPRUNED_TRIALS, UNPRUNED_TASKS),
             )
-        except (ValueError, KeyError, TypeError):
+            for trial in study.trials:
+                _check_trial(trial)
+            return study
+        except OSError:
+            raise
+        except Exception:  # optuna's reader trusts what it reads, and has no error of its own
             raise FileError(f"{self.journal} is damaged; move it away and search again") from None
 
     def prepare(self) -> optuna.Study:
@@ -198,6 +203,20 @@ def pack_searches(out: Path) -> int:
         if not any(search.journal.parent.iterdir()):
             search.journal.parent.rmdir()
     return len(searches)
+
+
+def _check_trial(trial: FrozenTrial) -> None:
+    """What is read from a trial later has to be of its kind, also in a journal from elsewhere."""
+    _job(trial)
+    chosen_of({**trial.system_attrs.get("fixed_params", {}), **trial.params})
+    values = [*trial.intermediate_values.values()]
+    if trial.state == TrialState.COMPLETE:
+        values.append(trial.value)
+    if any(not isinstance(value, float) for value in values):
+        raise TypeError("a score is no number")
+    if trial.state.is_finished():
+        assert trial.duration is not None
+        trial.duration.total_seconds()
 
 
 def _drop_partial_line(journal: Path) -> None:

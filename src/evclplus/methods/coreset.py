@@ -53,7 +53,9 @@ class Coreset(Method):
     selection: Literal["random", "kcenter"] = "random"
     coreset_size: int = Field(200, ge=1, description="examples stored")
     coreset_budget: Literal["task", "total"] = Field(
-        "task", description="coreset_size counts for each task, or for all tasks together"
+        "task",
+        description="coreset_size counts for each task, or for all tasks together; what then has "
+        "to make room for a new task is dropped, not trained on",
     )
     coreset_epochs: int | None = Field(
         None, ge=1, description="epochs of fine-tuning before a test; none: as for a task"

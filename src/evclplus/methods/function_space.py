@@ -46,11 +46,13 @@ class HeldHeads:
     heads: tuple[int, ...] = ()
     named: tuple[tuple[str, Tensor], ...] = ()
 
-    def together(self, network: BayesianNetwork, weights: Weights, batch: Batch) -> Tensor:
+    def together(
+        self, network: BayesianNetwork, weights: Weights, batch: Batch, training: bool = True
+    ) -> Tensor:
         """What the batch's own head answers and then what the held ones do, all from one pass."""
         head = (batch.head, *self.heads) if self.heads else batch.head
         weights = weights.at(dict(self.named)) if self.heads else weights
-        return network(weights, batch.inputs, head, held=self.linear, training=True)
+        return network(weights, batch.inputs, head, held=self.linear, training=training)
 
 
 class FunctionSpace(Method):
@@ -98,11 +100,17 @@ class FunctionSpace(Method):
     ) -> Terms:
         if batch.answers is None:
             return super().likelihood(weights, memory, batch, network)
-        now = memory.held.together(network, weights, batch)
         before, trust = batch.answers.unbind(1)
+        # What was answered before is what the network predicts with. Where it computes otherwise
+        # while it learns (batch normalisation, dropout) the two are compared as predictions: else
+        # answers would be pulled from the first step on, though nothing has changed.
+        together, otherwise = memory.held.together, network.learns_otherwise
+        held = together(network, weights, batch, training=False) if otherwise else None
+        now = together(network, weights, batch)
+        held = now if held is None else held
         return {
             "nll": batch.nll(now),
-            "function": function_space(now, before, trust, self.lam_function),
+            "function": function_space(held, before, trust, self.lam_function),
         }
 
 

@@ -43,7 +43,9 @@ class Variational(Method):
         description="divide the KL by the task's number of examples (the ELBO), by that of weights "
         "where there are more of them, or not at all (as the paper's algorithm box prints it)",
     )
-    initial_variance: float = Field(1e-3, gt=0, description="variance of every weight at first")
+    initial_variance: float = Field(
+        1e-3, gt=0, le=1e6, description="variance of every weight at first"
+    )
     start: Literal["mle", "random"] = Field(
         "random", description="first means: maximum likelihood on task 1, or the network's own"
     )
@@ -54,7 +56,10 @@ class Variational(Method):
         "zero", description="first prior: N(0, prior_variance) or N(start, prior_variance)"
     )
     prior_variance: float | None = Field(
-        None, gt=0, description="variance of the first prior; none: 1 / fan-in, at least 0.01"
+        None,
+        gt=0,
+        le=1e6,
+        description="variance of the first prior; none: 1 / fan-in, at least 0.01",
     )
     prediction: Literal["samples", "mean"] = Field(
         "samples", description="average over posterior samples, or use the mean network"

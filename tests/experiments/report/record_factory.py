@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from evclplus.core import metrics
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.record import Record
 
@@ -38,9 +39,6 @@ def make_record(method: str = "evcl+", seed: int = 0, **changes: Any) -> Record:
         for after in range(len(tasks))
     ]
     error = [[1 - value for value in row] for row in accuracy]
-    last = np.array(accuracy[-1])
-    peak = np.array([max(row[task] for row in accuracy[task:]) for task in range(len(tasks))])
-    diagonal = np.array([accuracy[task][task] for task in range(len(tasks))])
     values: dict[str, Any] = {
         "method": method,
         "benchmark": benchmark,
@@ -54,14 +52,14 @@ def make_record(method: str = "evcl+", seed: int = 0, **changes: Any) -> Record:
         "calibration_error": [[0.4 * value for value in row] for row in error],
         "accuracy_before": [0.5] * len(tasks),
         "accuracy_untrained": [0.5] * len(tasks),
-        "average_accuracy": float(last.mean()),
-        "forgetting": float((peak - last)[:-1].mean()) if len(tasks) > 1 else 0.0,
-        "backward_transfer": float((last - diagonal)[:-1].mean()) if len(tasks) > 1 else 0.0,
-        "forward_transfer": float(random.normal(0.0, 0.02)),
-        "learning_accuracy": float(diagonal.mean()),
-        "average_negative_log_likelihood": float(3 * (1 - last).mean()),
-        "average_brier_score": float(1.6 * (1 - last).mean()),
-        "average_calibration_error": float(0.4 * (1 - last).mean()),
+        "average_accuracy": metrics.average(accuracy),
+        "forgetting": metrics.forgetting(accuracy),
+        "backward_transfer": metrics.backward_transfer(accuracy),
+        "forward_transfer": 0.0,
+        "learning_accuracy": metrics.learning_accuracy(accuracy),
+        "average_negative_log_likelihood": 3 * metrics.average(error),
+        "average_brier_score": 1.6 * metrics.average(error),
+        "average_calibration_error": 0.4 * metrics.average(error),
         "environment": {
             "command": f"evclplus compare --benchmark {benchmark} --seeds 3",
             "commit": "0123456789abcdef",

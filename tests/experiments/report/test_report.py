@@ -1,7 +1,10 @@
 """The report of a folder: what is written, that it is harmless, and that it is repeatable."""
 
+import json
+import os
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
@@ -13,6 +16,7 @@ from evclplus.errors import FileError
 from evclplus.experiments.report.comparison import comparisons_of
 from evclplus.experiments.report.figures import _draw_curve
 from evclplus.experiments.report.folder import Report, report
+from evclplus.experiments.store import find_records
 from evclplus.methods import METHODS
 from tests.experiments.report.record_factory import (
     TASKS,
@@ -236,3 +240,43 @@ def test_an_unwritable_target_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="cannot write"):
         report(tmp_path / "runs", tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"average_accuracy": 0.5}, "average_accuracy is 0.5, but its table makes it 0.99"),
+        ({"average_accuracy": 5.0}, "average_accuracy is 5"),
+        ({"forgetting": -7.0}, "forgetting is -7"),
+        ({"average_brier_score": 1.0}, "average_brier_score is 1"),
+        ({"method": "ewc"}, "method is another than the method of its config"),
+        ({"benchmark": "split-digits"}, "benchmark is another"),
+        ({"seed": 3}, "seed is another"),
+        ({"accuracy_before": [0.5]}, "accuracy_before or accuracy_untrained is not over 5 tasks"),
+        ({"tasks": ["\ud800", "1", "2", "3", "4"]}, "surrogates not allowed"),
+    ],
+)
+def test_a_record_that_contradicts_itself_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = write_records(tmp_path, [make_record()])
+    path = folder / "run-000" / "record.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(FileError, match=message):
+        find_records(folder)
+
+
+def test_a_folder_that_cannot_be_entered_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_records(tmp_path, [make_record(), make_record("ewc")])
+    closed, scandir = str(tmp_path / "run-001"), os.scandir
+
+    def guarded(path: Any) -> Any:
+        if str(path) == closed:  # nothing is closed to root, who may run this
+            raise PermissionError(13, "Permission denied", closed)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    with pytest.raises(FileError, match=r"cannot look into .*run-001: Permission denied"):
+        find_records(tmp_path)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from evclplus.errors import FileError, SettingsError
 from evclplus.experiments.presets import Chosen, Preset, load_preset
-from evclplus.files import write_atomically
+from evclplus.files import read_file, write_atomically
 from evclplus.settings import Settings
 
 PACKED_SEARCHES = "searches.jsonl"
@@ -42,8 +42,8 @@ class Best(Settings):
     @classmethod
     def read(cls, path: Path) -> "Best":
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            content = json.loads(read_file(path))
+        except (FileError, ValueError, RecursionError):
             raise FileError(f"cannot read {path}; it is damaged or no result of tune") from None
         return cls.of(content, path)
 
@@ -60,8 +60,8 @@ def read_packed(out: Path) -> list[Best]:
     if not path.exists():
         return []
     try:
-        contents = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError):
+        contents = [json.loads(line) for line in read_file(path).decode().splitlines()]
+    except (FileError, ValueError, RecursionError):
         raise FileError(f"cannot read {path}; it is damaged or no result of tune") from None
     return [Best.of(content, path) for content in contents]
 
@@ -81,7 +81,12 @@ def write_preset(file: Path, out: Path) -> int:
         raise FileError(f"there are no settings below {out}; run `evclplus tune` first")
     _check_budgets(found)
     text = _text(load_preset("tuned"), found)
-    Preset(**tomllib.loads(text))  # what cannot be read back is not written
+    try:
+        Preset(**tomllib.loads(text))  # what cannot be read back is not written
+    except tomllib.TOMLDecodeError:
+        raise FileError(
+            f"the settings below {out} have values that no preset can have; search again"
+        ) from None
     write_atomically(file, text)
     return len(found)
 
