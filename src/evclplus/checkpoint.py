@@ -185,10 +185,9 @@ class Header(BaseModel):
         """Equal parameters do not make equal networks: what each module is, and the values of those
         parameters that are not learned, have to be as they were."""
         found = modules_of(network)
-        for path in sorted({**found, **self.modules}) if self.modules is not None else ():
-            saved, given = (
-                one.get(path, "absent").replace("\n", " ") for one in (self.modules, found)
-            )
+        modules = found if self.modules is None else self.modules
+        for path in sorted({**found, **modules}):
+            saved, given = (one.get(path, "absent") for one in (modules, found))
             if saved != given:
                 raise FileError(
                     f"the network does not match the saved learner: {path or 'it'} is {saved} in "
@@ -227,10 +226,10 @@ def modules_of(network: BayesianNetwork) -> dict[str, str]:
 
 
 def _described(module: nn.Module) -> str:
-    plain = {local: plain for plain, local in LOCAL_LAYERS.items()}.get(type(module))  # type: ignore[call-overload]
-    if plain is not None:
-        module = copy.copy(module)
-        module.__class__ = plain
+    for plain, local in LOCAL_LAYERS.items():
+        if type(module) is local:
+            module = copy.copy(module)
+            module.__class__ = plain
     hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
     # A function in it is shown with its address, which is another every time.
     extra = re.sub(r" at 0x[0-9a-f]+", "", module.extra_repr())

@@ -4,9 +4,18 @@ Each message is one line that says what was wrong, what was expected and what to
 line prints it and exits with code 2; Python callers can catch `EvclplusError` or one kind.
 """
 
+import re
+
+LONGEST = 600
+
 
 class EvclplusError(Exception):
-    """The base of every error this package raises on purpose."""
+    """The base of every error this package raises on purpose. What it shows of a value may have
+    many lines, such as those of a tensor; the message has one."""
+
+    def __init__(self, message: object = "") -> None:
+        line = re.sub(r"\s*\n\s*", " ", str(message).strip())
+        super().__init__(line if len(line) <= LONGEST else f"{line[:LONGEST]} ...")
 
 
 class SettingsError(EvclplusError, ValueError):

@@ -69,6 +69,8 @@ def own_path(text: Path | str, what: str) -> Path:
     """A path as a user writes it, `~` for a home."""
     try:
         return Path(text).expanduser()
+    except TypeError:
+        raise FileError(f"{what} is {text!r:.60}; give a path") from None
     except RuntimeError:
         raise FileError(f"{what} is {text}, and there is no such user; give a full path") from None
 

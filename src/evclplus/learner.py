@@ -33,6 +33,7 @@ from evclplus.core.metrics import Scores, entropy, scores
 from evclplus.core.network import BayesianNetwork, Lock, Predicate, own_points
 from evclplus.core.noise import new_seeds
 from evclplus.errors import DataError, FileError, SettingsError, StateError
+from evclplus.files import own_path
 from evclplus.methods import described, from_description
 from evclplus.methods import method as method_named
 from evclplus.methods.base import Lesson, Method, training_for
@@ -436,8 +437,8 @@ class Learner:
     def evaluate(self, tasks: Task | Iterable[Task], on: Side = "test") -> Evaluation:
         """Scores on each of the tasks, all of them learned before."""
         chosen = [tasks] if isinstance(tasks, Task) else listed(tasks, "the tasks to evaluate")
-        if on not in get_args(Side):
-            raise SettingsError(f"on = {on!r} is wrong: one of {', '.join(get_args(Side))}")
+        if not isinstance(on, str) or on not in get_args(Side):
+            raise SettingsError(f"on = {on!r:.60} is wrong: one of {', '.join(get_args(Side))}")
         if not chosen:
             raise DataError("there are no tasks to evaluate; give at least one")
         for task in chosen:
@@ -622,7 +623,7 @@ class Learner:
             "kept": kept,
             "optimiser_steps": 0 if self.moments is None else self.moments.steps,
         }
-        return checkpoint.write(Path(path), header, tensors, overwrite)
+        return checkpoint.write(own_path(path, "the path"), header, tensors, overwrite is True)
 
     @classmethod
     def load(
@@ -641,13 +642,15 @@ class Learner:
         file: pass it again, the network as it was before the first task. `device` is for a machine
         that has other devices than the one it was saved on.
         """
-        header, tensors = checkpoint.read(Path(path))
+        header, tensors = checkpoint.read(own_path(path, "the path"))
         header.check_size(tensors)
         if network is None:
             network = header.own_network()
         given = {} if device is None else {"device": device}
         settings = Training(**(Training.before | header.training | given))
         if method is not None:
+            if not isinstance(method, Method):
+                raise SettingsError(f"method = {method!r:.60} is wrong: an object such as EWC()")
             header.check_method(method)
         method = method or from_description(header.method)
         learner = cls(

@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from evclplus.errors import SettingsError
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: object, known: Iterable[str]) -> str:
     """'did you mean X?' when a known name is close, else the list of the known ones."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name)[:100], names, n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(names) or 'none'}"
 
 
@@ -52,7 +52,7 @@ def _one_line(model: type[BaseModel], error: ValidationError) -> str:
         return f"{model.__name__}: {message}"
     if problem["type"] == "missing":
         return f"{model.__name__} needs the setting {key!r}"
-    return f"{model.__name__}: {key} = {problem['input']!r} is wrong: {message}"
+    return f"{model.__name__}: {key} = {problem['input']!r:.100} is wrong: {message}"
 
 
 class Settings(BaseModel):

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def place(out: Path, method: str, seed: int, **changes: float) -> Path:
+def place(out: Path, method: str, seed: int, **changes: Any) -> Path:
     folder = out / "split-mnist" / method / f"seed-{seed}"
     folder.mkdir(parents=True)
     make_record(method, seed, **changes).write(folder)

@@ -46,7 +46,7 @@ def test_orders_are_the_same_on_every_machine() -> None:
     assert random_order(8, Purpose.PIXELS, 0).tolist() == ORDER_OF_EIGHT
     assert len({tuple(random_order(50, purpose, 1)) for purpose in Purpose}) == len(Purpose)
     assert sorted(random_order(1000, Purpose.SUBSET, 5, 2)) == list(range(1000))
-    with pytest.raises(SettingsError, match="seed is -1"):
+    with pytest.raises(SettingsError, match="seed = -1 is wrong"):
         random_order(3, Purpose.PIXELS, -1)
 
 

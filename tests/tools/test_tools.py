@@ -53,3 +53,13 @@ def test_variations_are_run_once_and_compared_over_seeds(
     table = (out / "table.md").read_text()
     assert "| second | lam = 1 | not run |" in table
     assert "| same | lam = 1 | nothing to change |" in table
+
+
+def test_wrong_input_ends_with_a_clear_line(tmp_path: Path) -> None:
+    words = ["--files", "150", "--calls", "60", "--commands", "12", "--keep", str(tmp_path)]
+    command = [sys.executable, "-m", "tools.fuzz", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| record | 15 |" in done.stdout
+    assert "| command lines | 12 |" in done.stdout
+    assert not list(tmp_path.iterdir())

@@ -7,7 +7,7 @@ from typing import Any
 
 from evclplus.benchmarks import digits, published
 from evclplus.errors import SettingsError
-from evclplus.settings import nearest
+from evclplus.settings import nearest, whole
 from evclplus.streams.permuted import PermutedSettings
 from evclplus.streams.rotated import RotatedSettings
 from evclplus.streams.settings import StreamSettings
@@ -53,10 +53,10 @@ def benchmark(
 
     The data is looked for in `data_dir`, in EVCLPLUS_DATA and in the cache.
     """
-    found = BENCHMARKS.get(name)
+    found = BENCHMARKS.get(name) if isinstance(name, str) else None
     if found is None:
-        raise SettingsError(f"there is no benchmark {name!r}; {nearest(name, BENCHMARKS)}")
-    return found.build(name, found.settings(**settings), seed, data_dir)
+        raise SettingsError(f"there is no benchmark {name!r:.60}; {nearest(name, BENCHMARKS)}")
+    return found.build(name, found.settings(**settings), whole("seed", seed, 0), data_dir)
 
 
 _ALL = (

@@ -65,8 +65,8 @@ def from_folder(
     from PIL import Image
 
     root = own_path(folder, "the folder")
-    if colour not in ("grey", "rgb"):
-        raise SettingsError(f"colour = {colour!r} is wrong: grey or rgb")
+    if not isinstance(colour, str) or colour not in _MODES:
+        raise SettingsError(f"colour = {colour!r:.60} is wrong: grey or rgb")
     if size is not None:
         size = _size(size)
     if not root.is_dir():
@@ -116,9 +116,11 @@ def _size(size: Any) -> tuple[int, int]:
 
 
 def _numbered(classes: Any) -> dict[int, str]:
-    if isinstance(classes, Mapping):
-        return dict(classes)
-    return dict(enumerate(listed_values(classes, "classes")))
+    named = isinstance(classes, Mapping)
+    found = dict(classes) if named else dict(enumerate(listed_values(classes, "classes")))
+    if not all(isinstance(name, str) for name in found.values()):
+        raise SettingsError("classes are not names; give the class_names of the training folder")
+    return found
 
 
 def _eight_bits(image: Any, what: str) -> Any:

@@ -145,5 +145,5 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
         both = isinstance(old, dict) and isinstance(value, dict)
         if isinstance(value, dict) and not both:
             raise SettingsError(f"{key} = {old!r:.60} is wrong: expected a table of settings")
-        result[key] = _merged(old, value) if both else value  # type: ignore[arg-type]
+        result[key] = _merged(old, value) if both else value
     return result

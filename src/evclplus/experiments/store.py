@@ -56,7 +56,7 @@ def find_records(folder: Path) -> list[Record]:
     found = dict(_packed_below(folder.absolute()))
     for path in below(folder, RECORD):
         found[path.parent.absolute()] = Record.read(path)
-    if not found and not folder.is_dir():
+    if not found and not (_exists(folder) and folder.is_dir()):
         raise FileError(f"there is no folder {folder}; give the --out folder of run or compare")
     return [found[place] for place in sorted(found)]
 
@@ -76,7 +76,7 @@ def _packed(path: Path) -> dict[str, dict[str, Any]]:
     """The contents of records in a file by their folders; nothing where there is no file."""
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         return {}
     return _read(path, status.st_mtime_ns, status.st_size)
 
@@ -103,7 +103,7 @@ def _read(path: Path, changed: int, size: int) -> dict[str, dict[str, Any]]:
 
 def pack(folder: Path, overwrite: bool = False) -> int:
     """Move every record.json below `folder` into its records.jsonl; returns how many."""
-    if not folder.is_dir():
+    if not (_exists(folder) and folder.is_dir()):
         raise FileError(f"there is no folder {folder}; give one with records below it")
     contents = dict(_packed(folder.absolute() / PACKED))
     paths = sorted(below(folder, RECORD))

@@ -209,7 +209,7 @@ def _check_trial(trial: FrozenTrial) -> None:
     """What is read from a trial later has to be of its kind, also in a journal from elsewhere."""
     _job(trial)
     chosen_of({**trial.system_attrs.get("fixed_params", {}), **trial.params})
-    values = [*trial.intermediate_values.values()]
+    values: list[Any] = [*trial.intermediate_values.values()]
     if trial.state == TrialState.COMPLETE:
         values.append(trial.value)
     if any(not isinstance(value, float) for value in values):

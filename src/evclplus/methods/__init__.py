@@ -161,8 +161,8 @@ METHODS: dict[str, Entry] = {
 
 
 def entry(name: str) -> Entry:
-    if name not in METHODS:
-        raise SettingsError(f"there is no method {name!r}; {nearest(name, METHODS)}")
+    if not isinstance(name, str) or name not in METHODS:
+        raise SettingsError(f"there is no method {name!r:.60}; {nearest(name, METHODS)}")
     return METHODS[name]
 
 

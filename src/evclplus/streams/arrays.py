@@ -66,7 +66,10 @@ def listed(values: Any, what: str) -> list[Any]:
     """What was given one after the other, as a list."""
     if isinstance(values, str | bytes | dict) or not isinstance(values, Iterable):
         raise DataError(f"{what} are of type {type(values).__name__}; give a list of them")
-    return list(values)
+    try:
+        return list(values)
+    except TypeError:  # a tensor of one number says that it can be gone through
+        raise DataError(f"{what} are one number; give a list of them") from None
 
 
 def tensor_of(values: Any, what: str) -> Tensor:

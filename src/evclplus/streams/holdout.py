@@ -40,10 +40,11 @@ def make_splits(
     what: str = "the data",
 ) -> Splits:
     """Use the splits that were given and hold the missing ones out of `data`, stratified."""
-    if not 0 < test_fraction < 1 or not 0 <= validation_fraction < 1:
+    if not isinstance(test_fraction, float | int) or not 0 < test_fraction < 1:
+        raise SettingsError(f"test_fraction = {test_fraction!r:.60} is wrong: between 0 and 1")
+    if not 0 <= validation_fraction < 1:
         raise SettingsError(
-            f"test_fraction {test_fraction} and validation_fraction {validation_fraction} must be"
-            " between 0 and 1"
+            f"validation_fraction = {validation_fraction} is wrong: at least 0 and below 1"
         )
     train = labelled(data, what)
     notes: tuple[str, ...] = ()

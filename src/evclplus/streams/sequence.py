@@ -51,9 +51,10 @@ def tasks(
         holdout_seed=holdout_seed,
     )
     pairs = listed(pairs, "the tasks")
-    titles = (
-        list(names) if names is not None else [f"task {index + 1}" for index in range(len(pairs))]
-    )
+    test = None if test is None else listed(test, "the test pairs")
+    validation = None if validation is None else listed(validation, "the validation pairs")
+    names = None if names is None else listed(names, "names")
+    titles = names if names is not None else [f"task {index + 1}" for index in range(len(pairs))]
     _check_one_each(
         len(pairs), {"test pairs": test, "validation pairs": validation, "names": titles}
     )
@@ -135,6 +136,8 @@ def regression_task(
     check_name(name, "a task")
     train = _numbers(x, y, name, whole("head", head, 0))
     nothing = train.take(torch.arange(0))
+    if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
+        raise DataError(f"the test of {name} must be a pair (inputs, labels)")
     tested = nothing if test is None else _numbers(*test, f"the test of {name}", head)
     return Task(name, 0, train, nothing, tested)
 

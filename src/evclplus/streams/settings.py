@@ -9,12 +9,12 @@ from torch import Tensor
 
 from evclplus.core.examples import View
 from evclplus.errors import DataError
-from evclplus.settings import Settings
+from evclplus.settings import Settings, whole
 from evclplus.streams.assemble import TaskCut, classes_of, cut_tasks
 from evclplus.streams.holdout import Splits
 from evclplus.streams.scaling import Scaling, default_scaling, scaled_view
 from evclplus.streams.shuffle import Purpose, random_order
-from evclplus.streams.task import Scenario, Stream
+from evclplus.streams.task import Scenario, Stream, check_name
 
 MOST_TASKS = 10_000
 """A stream is built as a whole: every task has its order of pixels, or its rows."""
@@ -106,7 +106,8 @@ def build_stream(
     notes: tuple[str, ...] = (),
 ) -> Stream:
     """Build the stream and write into it every setting as it was resolved."""
-    view = cuts[0].view
+    view, seed = cuts[0].view, whole("seed", seed, 0)
+    check_name(name, "a stream")
     record = {
         "seed": seed,
         **settings.model_dump(mode="json"),

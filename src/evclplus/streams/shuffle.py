@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from evclplus.errors import SettingsError
+from evclplus.settings import whole
 
 
 class Purpose(IntEnum):
@@ -24,8 +24,7 @@ class Purpose(IntEnum):
 
 def random_order(size: int, purpose: Purpose, seed: int, index: int = 0) -> NDArray[np.int64]:
     """The numbers 0..size-1 in the order that belongs to this purpose, seed and index."""
-    if seed < 0:
-        raise SettingsError(f"the seed is {seed}; give a whole number of at least 0")
+    seed = whole("seed", seed, 0)
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=(int(purpose), index))
     raw = np.random.PCG64(sequence).random_raw(size)
     return np.argsort(np.asarray(raw, dtype=np.uint64), kind="stable").astype(np.int64)

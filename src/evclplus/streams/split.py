@@ -103,7 +103,8 @@ def split_tasks(
         seed=settings.holdout_seed,
     )
     if not isinstance(class_names, Mapping):
-        class_names = dict(enumerate(listed(class_names or (), "class_names")))
+        given = () if class_names is None else class_names
+        class_names = dict(enumerate(listed(given, "class_names")))
     return split_stream(name, replace(data, class_names=class_names), settings, seed)
 
 
