@@ -1,6 +1,8 @@
 """The scripts' common part: variations against a first one, run and tabulated."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ from scipy import stats
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.record import Record
 from tools.variations import Variation, vary
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_variations_are_run_once_and_compared_over_seeds(

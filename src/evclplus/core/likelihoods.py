@@ -134,15 +134,15 @@ class OwnCriterion:
 
 def likelihood_of(criterion: Any) -> Likelihood:
     """From what a user calls it."""
-    if criterion == "classification":
+    if isinstance(criterion, str) and criterion == "classification":
         return Classification()
-    if criterion == "regression":
+    if isinstance(criterion, str) and criterion == "regression":
         return Regression()
     if isinstance(criterion, Classification | Regression | OwnCriterion):
         return criterion
     if callable(criterion):
         return OwnCriterion(criterion)
     raise SettingsError(
-        f"criterion = {criterion!r} is wrong: expected 'classification', 'regression' or a "
+        f"criterion = {criterion!r:.60} is wrong: expected 'classification', 'regression' or a "
         "function of (outputs, y)"
     )

@@ -44,9 +44,18 @@ def from_dataset(dataset: Any) -> LabelledData:
         raise DataError(
             "the dataset has no length; give a map-style one, not an iterable"
         ) from None
-    return _stacked(
-        (_example(dataset[index], index) for index in range(size)), size, _names(dataset)
-    )
+
+    def examples() -> Iterable[tuple[Tensor, int]]:
+        for index in range(size):
+            try:
+                found = dataset[index]
+            except (KeyError, IndexError, TypeError):
+                raise DataError(
+                    f"the dataset has no example {index}; give one with the indices 0 to {size - 1}"
+                ) from None
+            yield _example(found, index)
+
+    return _stacked(examples(), size, _names(dataset))
 
 
 def from_folder(

@@ -348,7 +348,7 @@ def pack(
     searches.jsonl."""
     from evclplus.experiments import store
 
-    if any(folder.glob("*/*.journal")):
+    if os.path.isdir(folder) and any(folder.glob("*/*.journal")):
         from evclplus.experiments.presets.best import PACKED_SEARCHES
         from evclplus.experiments.tune import pack_searches
 

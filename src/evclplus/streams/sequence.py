@@ -144,7 +144,8 @@ def regression_task(
 
 def _numbers(x: Any, y: Any, what: str, head: int) -> Examples:
     inputs, values = inputs_of(x, what), tensor_of(y, f"the labels of {what}")
-    if values.is_complex() or values.ndim not in (1, 2) or not torch.isfinite(values).all():
+    wrong = values.is_complex() or values.ndim not in (1, 2) or values.numel() == 0
+    if wrong or not torch.isfinite(values).all():
         raise DataError(
             f"the labels of {what} have shape {tuple(values.shape)} and type {values.dtype}; "
             "expected finite numbers, (examples,) or (examples, outputs)"
