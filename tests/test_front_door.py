@@ -44,6 +44,8 @@ MISUSE: list[tuple[Callable[[], object], str]] = [
     (lambda: learner(device="meta"), "device = 'meta' cannot be used"),
     (lambda: learner().learn(blobs()), "learn takes one task, not a Stream"),  # type: ignore[arg-type]
     (lambda: learner().learn((X, Y)), "learn takes one task, not a tuple"),  # type: ignore[arg-type]
+    (lambda: learned(criterion=int), "the criterion fails: TypeError"),
+    (lambda: learned(criterion=lambda output, y: output), "expected the mean loss"),
     (lambda: learned().evaluate([]), "no tasks to evaluate"),
     (lambda: learned().evaluate(5), "the tasks to evaluate are of type int"),  # type: ignore[arg-type]
     (lambda: learned().evaluate(["task 1"]), "is no task"),  # type: ignore[list-item]

@@ -28,7 +28,13 @@ from evclplus.core.engine import Moments
 from evclplus.core.examples import Examples, rows_at_once
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead, new_weights
-from evclplus.core.likelihoods import Classification, Criterion, Likelihood, likelihood_of
+from evclplus.core.likelihoods import (
+    Classification,
+    Criterion,
+    Likelihood,
+    OwnCriterion,
+    likelihood_of,
+)
 from evclplus.core.metrics import Scores, entropy, scores
 from evclplus.core.network import BayesianNetwork, Lock, Predicate, own_points
 from evclplus.core.noise import new_seeds
@@ -348,7 +354,22 @@ class Learner:
                 f"task {task.name!r} uses {examples.outputs} outputs but head {examples.head} of "
                 f"the network has {output.shape[1]}; give the network as many, or a MultiHead"
             )
+        self._check_criterion(output[:, : examples.outputs], examples)
         self._check_batches(network, q, task)
+
+    def _check_criterion(self, output: Tensor, examples: Examples) -> None:
+        """A criterion of one's own has to give one number for a batch."""
+        if not isinstance(self.likelihood, OwnCriterion):
+            return
+        try:
+            found: Any = self.likelihood(output, examples.labels[: len(output)].to(output.device))
+        except Exception as error:  # whatever it does
+            reason = f"{type(error).__name__}: {error}"
+            raise SettingsError(f"the criterion fails: {reason}") from None
+        if not isinstance(found, Tensor) or found.ndim != 0:
+            raise SettingsError(
+                f"the criterion gives {found!r:.60}; expected the mean loss, a tensor of one number"
+            )
 
     def _check_batches(self, network: BayesianNetwork, q: MeanField, task: Task) -> None:
         """What normalises by a batch's statistics cannot do so with a batch of one."""
