@@ -229,7 +229,7 @@ def _described(module: nn.Module) -> str:
     for plain, local in LOCAL_LAYERS.items():
         if type(module) is local:
             module = copy.copy(module)
-            module.__class__ = plain
+            module.__class__ = plain  # type: ignore[assignment]
     hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
     # A function in it is shown with its address, which is another every time.
     extra = re.sub(r" at 0x[0-9a-f]+", "", module.extra_repr())

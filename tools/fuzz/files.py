@@ -146,7 +146,7 @@ def _best() -> bytes:
         benchmark="split-digits",
         method="ewc",
         validation_accuracy=0.9,
-        settings={"training": {"epochs": 5}, "options": {"lam": 1.5}},  # type: ignore[arg-type]
+        settings={"training": {"epochs": 5}, "options": {"lam": 1.5}},
         trials=3,
         pruned=1,
         seeds=(100, 101),

@@ -1,7 +1,7 @@
 """How a network's outputs belong to tasks: a head per task, or one head that grows."""
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ class MultiHead(nn.Module):
         film: bool = False,
     ) -> None:
         super().__init__()
-        if isinstance(heads, Tensor) or not isinstance(heads, Iterable):
+        if not isinstance(heads, Sequence | nn.ModuleList):
             raise ConversionError(f"heads = {heads!r:.60} is wrong: a list of modules, or nothing")
         heads = list(heads)
         for what, module in (("body", body), *(("head", head) for head in heads)):

@@ -32,7 +32,7 @@ def _beside(path: Path) -> Path:
 
 
 def _checksum(array: Bytes) -> str:
-    return f"{zlib.crc32(memoryview(array.reshape(-1))):08x}"
+    return f"{zlib.crc32(array.reshape(-1).data):08x}"
 
 
 def keep_array(path: Path, array: Bytes) -> Bytes:
