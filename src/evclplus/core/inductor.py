@@ -6,8 +6,8 @@
 3. The C++ compiler makes one library of all kernels. They are called with addresses (ctypes).
 
 Inductor itself compiles every kernel alone, together with code that Python can call it through, or
-`call` in C++ as well (AOTInductor). Both read torch's large headers several times, which takes two
-to five times as long as all that is done here; a step takes as long either way.
+`call` in C++ as well (AOTInductor). Both read torch's large headers
+more often, which is most of the time that compiling takes.
 """
 
 import ctypes
