@@ -36,7 +36,8 @@ from evclplus.core.network import BayesianNetwork
 from evclplus.core.tree import per_weight
 from evclplus.errors import SettingsError
 from evclplus.methods.base import Lesson, Method, Start, Trained
-from evclplus.methods.space import TRAINING, OneOf, Space
+from evclplus.methods.space import PLAIN_STEPS, OneOf, Space
+from evclplus.settings import Optimiser
 
 logger = logging.getLogger("evclplus")
 
@@ -58,10 +59,15 @@ class OrthogonalGradientDescent(Method):
     colour: ClassVar[str] = "#C71585"
     marker: ClassVar[str] = "+"
     memory_type: ClassVar[type] = Directions
-    space: ClassVar[Space] = TRAINING | {"directions": OneOf((50, 100, 200))}
+    space: ClassVar[Space] = PLAIN_STEPS | {"directions": OneOf((50, 100, 200))}
 
     directions: int = Field(100, ge=1, description="stored examples of each task")
     limit_mb: float = Field(1000.0, gt=0, description="the most that the basis may take, in MB")
+
+    @property
+    def optimisers(self) -> tuple[Optimiser, ...]:
+        # To first order: Adam's steps, which are long in every weight, keep less of old answers.
+        return ("sgd", "adam")
 
     def first_memory(self, q: MeanField) -> Directions:
         return Directions(q.mean.new_zeros(0, len(q.mean)))
