@@ -735,6 +735,9 @@ class Learner:
         for head, outputs, features in header.growth:
             own = self._linear_head(head)
             if head == self.network.heads or (own is not None and own.out_features < outputs):
+                made_by = getattr(self.network.skeleton, "new_head", None)
+                if made_by is nn.Linear and outputs * features > header.layout.total:
+                    raise FileError(f"the saved growth of head {head} does not fit the state")
                 self.network = self.network.grown(head, outputs, features, seed=0)
         self.network.growth = tuple(header.growth)
 

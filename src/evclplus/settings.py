@@ -70,6 +70,12 @@ class Settings(BaseModel):
     """What a file from before a setting existed means, where that is not the default."""
 
     @classmethod
+    def earlier(cls) -> dict[str, Any]:
+        """What a file from before means, for the settings that there are: a class may leave some of
+        its base out."""
+        return {name: value for name, value in cls.before.items() if name in cls.model_fields}
+
+    @classmethod
     def default(cls, name: str) -> Any:
         """The default of a setting."""
         return cls.model_fields[name].default

@@ -100,7 +100,7 @@ class Record(BaseModel):
         value that says what was done before there was one, or its default. A method or a stream
         that is not known here keeps what it was told."""
         try:
-            given = entry(self.config.method).kind.before | self.config.options
+            given = entry(self.config.method).kind.earlier() | self.config.options
             options = options_of(method(self.config.method, **given))
             kind = BENCHMARKS[self.config.benchmark].settings
             stream = kind(**self.config.stream).model_dump(mode="json")

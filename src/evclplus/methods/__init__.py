@@ -216,4 +216,4 @@ def from_description(description: dict[str, Any]) -> Method:
             f"there is no method {kind!r} here; a method of your own is passed again: "
             "Learner.load(path, method=...)"
         )
-    return KINDS[kind](**(KINDS[kind].before | values))
+    return KINDS[kind](**(KINDS[kind].earlier() | values))
