@@ -11,8 +11,9 @@ It keeps M examples with their logits, a reservoir over the stream.
 The squared distance is divided by the number of outputs, as in the authors' published code, whose
 settings these are; the paper's equation is without. Departures: an example comes into memory when
 its task ends, and its logits are those of the task's solution, where the paper stores those of
-some step on the way to it, see `replay.py`. In a head that grows, only the outputs that
-there were then have logits to be held to.
+some step on the way to it, see `replay.py`. In a head that grows, an output that was not there yet
+is held to the example's least logit: it is no likelier than the other classes that it was not. Left
+free, the new classes would take all old examples, since without beta nothing else holds them down.
 """
 
 from dataclasses import replace
@@ -20,7 +21,6 @@ from typing import ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
 from torch.nn import functional as F
 
 from evclplus.core.batches import Batch, Source
@@ -59,7 +59,7 @@ class DarkExperienceReplay(Method):
         if batch.answers is None:
             return super().likelihood(weights, memory, batch, network)
         output = network(weights, batch.inputs, batch.head, training=True)
-        return {"logits": distance(output, batch.answers)}
+        return {"logits": F.mse_loss(output[:, : batch.outputs], batch.answers)}
 
     def begin(self, lesson: Lesson) -> Start:
         task, stored = lesson.task, beside(lesson.memory.stored, lesson.task)
@@ -88,14 +88,8 @@ def _with_logits(one: Examples, lesson: Lesson, trained: Trained) -> Examples:
 
 
 def _padded(one: Examples) -> Examples:
-    """With a logit for each output that is in use now, not a number where there was none."""
+    """With a logit for each output that is in use now: the least, where there was none."""
     assert one.answers is not None
     more = one.outputs - one.answers.shape[1]
-    return replace(one, answers=F.pad(one.answers, (0, more), value=torch.nan))
-
-
-def distance(now: Tensor, stored: Tensor) -> Tensor:
-    """mean over x and its outputs of |z - z_stored|^2, over outputs that have a stored logit."""
-    known = stored.isfinite()
-    squares = (now[:, : stored.shape[1]] - stored.where(known, 0.0)).square().where(known, 0.0)
-    return (squares.sum(1) / known.sum(1)).mean()
+    least = one.answers.amin(1, keepdim=True).expand(-1, more)
+    return replace(one, answers=torch.cat([one.answers, least], 1))
