@@ -78,7 +78,7 @@ STREAMS = {
         (1, 2, 3, 5, 7, 10, 13, 16, 20),
     ),
     "pairs": Long(
-        "random pairs of digits, a head each",
+        "pairs of digits, a head each",
         pairs,
         {"epochs": 10, "batch_size": 64},
         (1, 2, 5, 10, 15, 20, 30, 40, 50),
@@ -135,6 +135,7 @@ def work(
 def long_figure(runs: Sequence[Run]) -> bytes:
     """Accuracy above, memory below, a column for each stream; the mean over seeds. A PNG."""
     from matplotlib.figure import Figure  # slow to import
+    from matplotlib.ticker import MaxNLocator
 
     from evclplus.experiments.report.figures import render
     from evclplus.methods import METHODS as ENTRIES
@@ -146,7 +147,7 @@ def long_figure(runs: Sequence[Run]) -> bytes:
         for method, (column, (name, long)) in product(METHODS, enumerate(STREAMS.items())):
             panels[0, column].set_title(long.title)
             panels[1, column].set_xlabel("tasks learned")
-            panels[1, column].set_yscale("log")
+            panels[1, column].xaxis.set_major_locator(MaxNLocator(integer=True))
             own = [one for one in runs if (one["stream"], one["method"]) == (name, method)]
             style = {"color": ENTRIES[method].colour, "marker": ENTRIES[method].marker}
             for row, what in enumerate(SCALES) if own else ():
@@ -154,6 +155,8 @@ def long_figure(runs: Sequence[Run]) -> bytes:
                 tasks = [point["tasks"] for point in own[0]["points"]]
                 mean = SCALES[what] * values.double().mean(0)
                 (lines[method],) = panels[row, column].plot(tasks, mean, markersize=5, **style)
+        for axes in panels[1]:
+            axes.set_ylim(bottom=0)
         panels[0, 0].set_ylabel("average accuracy on tasks seen (%)")
         panels[1, 0].set_ylabel("kept between tasks (MB)")
         made.legend(
