@@ -16,10 +16,12 @@ from evclplus.methods.agem import AGEM
 from evclplus.methods.base import Method
 from evclplus.methods.coreset import Coreset
 from evclplus.methods.der import DarkExperienceReplay
+from evclplus.methods.dgr import GenerativeReplay
 from evclplus.methods.evcl import EVCL
 from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
+from evclplus.methods.generative import GenerativeClassifier
 from evclplus.methods.gpm import GradientProjectionMemory
 from evclplus.methods.gvcl import GVCL
 from evclplus.methods.hat import HAT
@@ -75,6 +77,8 @@ __all__ = [
     "Experiment",
     "FineTune",
     "FunctionSpaceVI",
+    "GenerativeClassifier",
+    "GenerativeReplay",
     "GradientProjectionMemory",
     "Joint",
     "KroneckerLaplace",

@@ -9,10 +9,12 @@ from evclplus.methods.agem import AGEM
 from evclplus.methods.base import Method, Role
 from evclplus.methods.coreset import CORESET, Coreset
 from evclplus.methods.der import DarkExperienceReplay
+from evclplus.methods.dgr import GenerativeReplay
 from evclplus.methods.evcl import EVCL
 from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
+from evclplus.methods.generative import GenerativeClassifier
 from evclplus.methods.gpm import GradientProjectionMemory
 from evclplus.methods.gvcl import GVCL
 from evclplus.methods.hat import HAT
@@ -124,6 +126,8 @@ METHODS: dict[str, Entry] = {
     "hat": _plain(HAT),
     "progressive": _plain(Progressive),
     "progress-compress": _plain(ProgressCompress),
+    "dgr": _plain(GenerativeReplay),
+    "generative": _plain(GenerativeClassifier),
     "coreset-random": _with_coreset(
         VCL, "random", "A random coreset alone.", ("#CC79A7", "P"), alone=True
     ),
