@@ -18,7 +18,13 @@ from evclplus.methods import KINDS, METHODS, _plain, described, from_description
 from evclplus.methods.base import Nothing, Role
 from evclplus.methods.space import Log
 from evclplus.settings import Optimiser, Settings, Training
-from evclplus.testing import check_compiled, check_method, example_learner, example_stream
+from evclplus.testing import (
+    check_compiled,
+    check_goes_on_after_a_stop,
+    check_method,
+    example_learner,
+    example_stream,
+)
 
 FEW = {"coreset_size": 10, "coreset_epochs": 30}
 
@@ -39,6 +45,12 @@ def test_method(name: str) -> None:
 @pytest.mark.parametrize("name", ["evcl+", "ewc", "si", "er"])
 def test_method_compiled(name: str) -> None:
     check_compiled(build(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_method_compiled_goes_on_after_a_stop(name: str) -> None:
+    check_goes_on_after_a_stop(build(name), compile="on", epochs=4)
 
 
 @pytest.mark.parametrize("name", METHODS)

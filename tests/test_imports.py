@@ -21,6 +21,9 @@ PARTS = [
     "learner",
     "checkpoint",
     "train",
+    "progress",
+    "signals",
+    "locks",
     "seeding",
     "callbacks",
     "methods",
@@ -31,6 +34,7 @@ PARTS = [
     "streams",
     "core",
     "files",
+    "processes",
     "settings",
     "errors",
 ]

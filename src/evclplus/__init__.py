@@ -40,6 +40,7 @@ from evclplus.methods.sfsvi import FunctionSpaceVI
 from evclplus.methods.synaptic import SynapticIntelligence
 from evclplus.methods.ucl import UCL
 from evclplus.methods.vcl import VCL
+from evclplus.progress import Checkpoints
 from evclplus.settings import Training
 from evclplus.streams.permuted import permuted_tasks
 from evclplus.streams.rotated import rotated_tasks
@@ -65,6 +66,7 @@ __all__ = [
     "METHODS",
     "UCL",
     "VCL",
+    "Checkpoints",
     "ContinualClassifier",
     "ContinualRegressor",
     "Coreset",

@@ -1,24 +1,38 @@
 """Writing files so that a reader sees the old content or the new, never a part."""
 
+import errno
+import hashlib
 import os
+import platform
+import re
 import stat
 import tempfile
+import time
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from evclplus.errors import FileError
 
+OLDEST_PART = 24 * 3600
+"""Seconds after which a part must be a leftover, when one cannot ask whether its writer lives."""
+
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write beside `path`, flush to disk, then rename over it."""
+    """Write beside `path`, flush to disk, rename over it, flush the folder. When this returns, the
+    new content survives a power cut; until then the old one does."""
     data = content.encode() if isinstance(content, str) else content
     try:
         _write_and_rename(path, data)
+        flush_folder(path.parent)
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _write_and_rename(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    remove_leftovers(path.parent)
+    prefix = f".{path.name[:100]}.{_writer(os.getpid())}."
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
@@ -29,6 +43,76 @@ def _write_and_rename(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def flush_folder(folder: Path) -> None:
+    """A rename is atomic but is on disk only when its folder is. Some file systems cannot flush a
+    folder; the rename is then theirs to keep."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # a folder may be written and not read
+        return
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
+
+
+# Parts that a killed process has left.
+
+PART = re.compile(r"\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-(?P<born>\d+)\.[^.]*\.part$")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the parts in a folder whose writers are dead."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".part") and entry.name.startswith(".") and _is_left(entry):
+                with suppress(OSError):
+                    os.unlink(entry.path)
+
+
+def _is_left(entry: "os.DirEntry[str]") -> bool:
+    found = PART.search(entry.name)
+    if found is None or found["machine"] != _machine():
+        return time.time() - entry.stat().st_mtime > OLDEST_PART
+    return _born(int(found["pid"])) != found["born"]
+
+
+def _writer(pid: int) -> str:
+    """A process for others to ask about: numbers of processes come again, so with its birth."""
+    return f"{_machine()}-{pid}-{_born(pid)}"
+
+
+@cache
+def _machine() -> str:
+    """This boot of this machine, or of a container: where numbers of processes mean the same."""
+    parts = [platform.node()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:8]
+
+
+def _born(pid: int) -> str | None:
+    """When a process began, by its machine's clock; 0 where one cannot ask, None: it is dead."""
+    try:
+        # The name in parentheses may have any character; the 20th field after it is the time.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        pass
+    if Path("/proc/self/stat").exists():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        pass
+    return "0"
 
 
 def read_file(path: Path) -> bytes:

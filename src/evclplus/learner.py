@@ -1,8 +1,13 @@
 """The learner: the only object with state."""
 
-from collections.abc import Iterable
+import copy
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from importlib import metadata
 from math import ceil
 from pathlib import Path
 from statistics import fmean
@@ -43,11 +48,15 @@ from evclplus.files import own_path
 from evclplus.methods import described, from_description
 from evclplus.methods import method as method_named
 from evclplus.methods.base import Lesson, Method, training_for
+from evclplus.progress import Checkpoints, Identity, Progress, digest_of
 from evclplus.seeding import derived_seed, generator, own_random_state
 from evclplus.settings import Optimiser, Training, is_whole, whole
+from evclplus.signals import Signals, Stopped, watched
 from evclplus.streams.arrays import listed
 from evclplus.streams.task import Task
 from evclplus.train import Trainer
+
+logger = logging.getLogger("evclplus")
 
 Side = Literal["test", "validation", "train"]
 Asked = Task | str | int | None
@@ -197,14 +206,102 @@ class Learner:
     # Learning
 
     @torch.inference_mode(False)
-    def learn(self, task: Task) -> "Learner":
-        """Learn one task. If anything goes wrong the learner stays as it was before."""
+    def learn(self, task: Task, checkpoint: str | Path | Checkpoints | None = None) -> "Learner":
+        """Learn one task. If anything goes wrong the learner stays as it was before.
+
+        With a folder as `checkpoint`, training is saved there every few minutes, when the process
+        is asked to stop (Ctrl-C, SIGTERM) or to save (SIGUSR1), and when the task is learned. The
+        same call in another process goes on from there, and ends with the same numbers as if
+        nothing had happened. All tasks of a learner may have one folder.
+        """
         self._check(task)
+        if checkpoint is None:
+            return self._learn(task)
+        place = checkpoint if isinstance(checkpoint, Checkpoints) else Checkpoints(Path(checkpoint))
+        position = len(self.learned)
+        identity = self._identity_of(task, position)
+        with place.locked(), watched() as signals:
+            progress = Progress(place, position, identity, signals)
+            if not self._take_over(progress):
+                self._learn_on(task, progress)
+        return self
+
+    def resume(self, place: Checkpoints, tasks: Sequence[Task]) -> None:
+        """Become the learner in a folder of checkpoints that has learned most of these tasks, if
+        there is one that has learned the first of them and no others."""
+        for position in reversed(range(len(self.learned), len(tasks))):
+            task = tasks[position]
+            identity = self._identity_of(task, position)
+            progress = Progress(place, position, identity, Signals())
+            # It has learned from what those before it knew, which is no longer there.
+            if self._take_over(progress, unknown="learner"):
+                return
+
+    def _learn_on(self, task: Task, progress: Progress) -> None:
+        """Learn a task from where a stopped process was."""
+        progress.read()
+        self.forms |= progress.forms
+        try:
+            self._learn(task, progress)
+        except Stopped:
+            progress.write()  # what is finished of the task and not saved yet
+            raise
+        local = list(self.network.local_layers)
+        complete = partial(progress.complete, partial(self.save, overwrite=True), self.forms, local)
+        progress.place.task_ended(complete)
+
+    def _take_over(self, progress: Progress, unknown: str = "") -> bool:
+        """Become the learner that has learned the task already, if there is one."""
+        about = progress.done(unknown)
+        if about is None:
+            return False
+        other = copy.copy(self)
+        other.network = self.network.copy()
+        try:
+            other._restore(*checkpoint.read(progress.folder))
+        except FileError as error:
+            logger.warning("the task is learned again: %s", error)
+            return False
+        other.network.keep_local(about["local"])
+        self.forms |= set(about["forms"])
+        vars(self).update(vars(other))
+        return True
+
+    def _identity_of(self, task: Task, position: int) -> Callable[[], Identity]:
+        """Of what this learner is now, whenever it is asked for."""
+        known = (self.q, self.memory, self.moments, self.network)
+        return lambda: self._identity(task, position, *known)
+
+    def _identity(
+        self,
+        task: Task,
+        position: int,
+        q: MeanField,
+        memory: Any,
+        moments: Moments | None,
+        network: BayesianNetwork,
+    ) -> Identity:
+        """All that the result of learning a task depends on, as far as it can be named."""
+        first = network.initial(variance=1.0).mean
+        training = self.training.model_dump(mode="json")
+        return {
+            "version": metadata.version("evclplus"),
+            "task": f"{position + 1}: {task.name}",
+            "seed": str(self.seed),
+            "method": json.dumps(described(self.method), sort_keys=True),
+            "training": json.dumps(training, sort_keys=True),
+            "likelihood": json.dumps(checkpoint.saved_likelihood(self.likelihood)),
+            "data": digest_of(task.train),
+            "learner": digest_of(first, q, memory, network.buffers, moments),
+        }
+
+    def _learn(self, task: Task, progress: Progress | None = None) -> "Learner":
         task = replace(task, train=task.train.for_learning())
         network, q, memory = self._with_head(task.train)
         network = network.copy()
         self._check_outputs(network, q, task)
         trainer = self._trainer(f"task {len(self.learned) + 1} ({task.name})")
+        trainer = replace(trainer, progress=progress)
         lesson = self._lesson(network, q, memory, task, trainer)
         start = self.method.begin(lesson)
         if self.training.epochs is None and start.sources:
@@ -684,35 +781,40 @@ class Learner:
             callback=callback,
             **settings.model_dump(),
         )
-        learner._grow_to(header)
-        header.check_layout(learner.network.layout)
-        header.check_modules(learner.network)
-        layout, where = learner.network.layout, learner.network.device
+        learner._restore(header, tensors)
+        return learner
+
+    def _restore(self, header: checkpoint.Header, tensors: dict[str, Tensor]) -> None:
+        """Take over all that was learned; network and settings are the saved learner's already."""
+        self._grow_to(header)
+        header.check_layout(self.network.layout)
+        header.check_modules(self.network)
+        layout, where = self.network.layout, self.network.device
         reader = checkpoint.Reader(
-            tensors, layout, where, learner.method.memory_types, learner.network.dtype
+            tensors, layout, where, self.method.memory_types, self.network.dtype
         )
-        learner.q = MeanField(reader.tensor("q.mean"), reader.tensor("q.variance"), layout)
-        start = MeanField(reader.tensor("start"), learner.q.variance, layout)
-        for q, name in ((learner.q, "q"), (start, "start")):
+        self.q = MeanField(reader.tensor("q.mean"), reader.tensor("q.variance"), layout)
+        start = MeanField(reader.tensor("start"), self.q.variance, layout)
+        for q, name in ((self.q, "q"), (start, "start")):
             reader.check_weights(q, name)
-        learner.memory = reader.value(header.kept, "memory")
+        self.memory = reader.value(header.kept, "memory")
         if header.optimiser_steps:
-            learner.moments = reader.moments(header.optimiser_steps)
+            self.moments = reader.moments(header.optimiser_steps)
         buffers = {
             name.removeprefix("buffer."): tensor
             for name, tensor in tensors.items()
             if name.startswith("buffer.")
         }
-        if buffers.keys() != learner.network.buffers.keys():
-            odd = sorted(buffers.keys() ^ learner.network.buffers.keys())[0]
+        if buffers.keys() != self.network.buffers.keys():
+            odd = sorted(buffers.keys() ^ self.network.buffers.keys())[0]
             raise FileError(f"the network does not match the saved learner: buffer {odd}")
-        for name, buffer in learner.network.buffers.items():
+        for name, buffer in self.network.buffers.items():
             if (buffers[name].shape, buffers[name].dtype) != (buffer.shape, buffer.dtype):
                 raise FileError(f"the saved buffer {name} does not fit the network's")
-        learner.network.restore(start.mean, buffers)
-        learner.learned = tuple(Learned(**task.model_dump()) for task in header.learned)
-        learner._check_kept()
-        return learner
+        self.network.restore(start.mean, buffers)
+        self.learned = tuple(Learned(**task.model_dump()) for task in header.learned)
+        self._predictors = {}
+        self._check_kept()
 
     def _check_kept(self) -> None:
         """What a file says was learned and kept must be something that this network can answer."""

@@ -35,3 +35,17 @@ def own_random_state(
     ):
         torch.manual_seed(derived_seed(seed, *purpose))
         yield
+
+
+def random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """Where the numbers are that modules draw by themselves (dropout), by device."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def set_random_state(device: torch.device, states: dict[str, torch.Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], device)

@@ -8,6 +8,7 @@ Each check raises an AssertionError that says what the method does not do.
 
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evclplus.callbacks import Callback, LazyTerms
 from evclplus.core import tree
 from evclplus.core.batches import steps_of_epoch
 from evclplus.core.compiled import CompiledLikelihood, CompiledUpdate
@@ -27,6 +29,7 @@ from evclplus.learner import Learner
 from evclplus.methods import KINDS
 from evclplus.methods.base import Method
 from evclplus.networks import mlp
+from evclplus.progress import Checkpoints
 from evclplus.streams.sequence import tasks
 from evclplus.streams.task import Stream, Task
 
@@ -40,6 +43,7 @@ def check_method(method: Method, compiled: bool = False) -> None:
         check_learns,
         check_is_deterministic,
         check_saves_and_loads,
+        check_goes_on_after_a_stop,
         check_leaves_the_module_alone,
         check_step_functions_are_pure,
         check_update_follows_the_loss,
@@ -132,6 +136,41 @@ def check_saves_and_loads(method: Method) -> None:
         assert torch.equal(first, second), f"the {name} of {method.name} is another after loading"
     x = stream[0].test.inputs()
     assert torch.equal(learner.predict_proba(x, task=0), loaded.predict_proba(x, task=0))
+
+
+class _StopAfter(Callback):
+    """Raises after so many steps, wherever training is then."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def advance(self, step: int, terms: LazyTerms) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise _StoppedHereError
+
+
+class _StoppedHereError(Exception):
+    pass
+
+
+def check_goes_on_after_a_stop(method: Method, **settings: Any) -> None:
+    """Stopped inside a task, again and again, it goes on from its checkpoint and ends with the same
+    bits in all that it keeps."""
+    stream = example_stream()
+    undisturbed = example_learner(method, **settings)
+    for task in stream:
+        undisturbed.learn(task)
+    with tempfile.TemporaryDirectory() as folder:
+        for steps in (5, 20, 11, 10**9):
+            learner = example_learner(method, callback=_StopAfter(steps), **settings)
+            with suppress(_StoppedHereError):
+                for task in stream:
+                    learner.learn(task, checkpoint=Checkpoints(Path(folder), every=0.0))
+    found = [tree.tensors((one.q, one.memory, one.moments)) for one in (undisturbed, learner)]
+    for (name, first), (_, second) in zip(*found, strict=True):
+        same = torch.equal(first, second)
+        assert same, f"{name} of {method.name} is another after stops inside tasks"
 
 
 def check_leaves_the_module_alone(method: Method) -> None:

@@ -40,6 +40,7 @@ from evclplus.core.network import BayesianNetwork
 from evclplus.core.noise import Noise, new_seeds
 from evclplus.errors import TrainingError
 from evclplus.methods.base import Method, Trained
+from evclplus.progress import Fit, Progress
 from evclplus.seeding import generator, own_random_state
 from evclplus.settings import Training
 
@@ -72,6 +73,8 @@ class Trainer:
     likelihood: Likelihood = field(default_factory=Classification)
     graphs: Graphs = field(default_factory=shared_graphs)
     forms: set[str] = field(default_factory=set)
+    progress: Progress | None = None
+    """Where the loop is saved on its way, and goes on from."""
 
     def __call__(
         self,
@@ -116,41 +119,86 @@ class Trainer:
         epochs = epochs or training.epochs_of(each)
         most = sum(len({one.head for one in source.examples}) for source in sources)
         gradient, move, prepare = self._forms(problem, state, sources[0], epochs * each)
-        step = 0
+        saved = self._saved(purpose, state, gradient, network)
+        if saved is not None and saved.finished:
+            return self._trained(state, before + saved.step, training.keep_optimiser)
+        step = 0 if saved is None else saved.step
         self.callback.start(label, epochs * each)
-        with self._numbers(network, purpose):
+        with self._numbers(network, purpose, saved):
             prepare(state.vectors, q.mean.new_zeros(3), q.layout)
-            for epoch in range(1, epochs + 1):
+            for epoch in range(1 + step // each, epochs + 1):
+                done = step % each
                 draws = generator(self.seed, self.position, purpose, epoch)
                 # What a step needs of numbers is made for all of them, so that none waits for it.
                 seeds = new_seeds(draws, each * most).view(each, most, 4)
-                rates = q.mean.new_tensor(_rates(training, step, each, epochs * each, before))
+                rows = _rates(training, step - done, each, epochs * each, before)
+                rates = q.mean.new_tensor(rows)
                 total = torch.zeros_like(problem.examples)
-                steps = steps_of_epoch(sources, training.batch_size, draws, self.likelihood)
-                for batches, seed, rate in zip(steps, seeds, rates, strict=True):
+                if saved is not None and done:
+                    total.copy_(saved.tensors["total"])
+                steps = steps_of_epoch(sources, training.batch_size, draws, self.likelihood, done)
+                for batches, seed, rate in zip(steps, seeds[done:], rates[done:], strict=True):
                     found = gradient(batches, seed[: len(batches)])
                     for term in found.values():
                         total += term
                     move(problem, state.vectors, rate, q.layout)
                     step += 1
                     self.callback.advance(step, partial(_terms, found, problem, state))
+                    if step % each:
+                        self._save(purpose, step, state, gradient, network, total)
                 # Looking at a number waits for the device, so this is done once per epoch.
                 if not _all_finite(total, state):
                     terms = _terms(found, problem, state)
                     raise TrainingError(_what_is_not_finite(terms, label, epoch, epochs))
+                self._save(purpose, step, state, gradient, network, total, epoch_ended=True)
+            if self.progress is not None:
+                kept = training.keep_optimiser
+                self.progress.finish(Fit.of(purpose, step, state, gradient, network, moments=kept))
         self.callback.finish()
-        kept = Moments(*state.moments, before + step) if training.keep_optimiser else None
+        return self._trained(state, before + step, training.keep_optimiser)
+
+    @staticmethod
+    def _trained(state: State, steps: int, keep_optimiser: bool) -> Trained:
+        kept = Moments(*state.moments, steps) if keep_optimiser else None
         return Trained(state.posterior(), state.vectors.running, kept)
 
+    def _saved(
+        self, purpose: str, state: State, gradient: StepGradient, network: BayesianNetwork
+    ) -> Fit | None:
+        """Where a stopped run of this loop was; everything is put there."""
+        saved = None if self.progress is None else self.progress.begin(purpose)
+        if saved is not None:
+            saved.restore(state, gradient, network)
+        return saved
+
+    def _save(
+        self,
+        purpose: str,
+        step: int,
+        state: State,
+        gradient: StepGradient,
+        network: BayesianNetwork,
+        total: Tensor,
+        epoch_ended: bool = False,
+    ) -> None:
+        """After a step, if it is time or asked for."""
+        if self.progress is not None and self.progress.is_wanted(epoch_ended):
+            self.progress.forms |= self.forms
+            self.progress.save(Fit.of(purpose, step, state, gradient, network, total))
+
     @contextmanager
-    def _numbers(self, network: BayesianNetwork, purpose: str) -> Iterator[None]:
+    def _numbers(self, network: BayesianNetwork, purpose: str, saved: Fit | None) -> Iterator[None]:
         """All that decides a number beside the settings, whoever calls: modules that draw numbers
         of their own draw from the seed, and numbers too small to matter are zero (a fitted
-        network's gradients are full of them, and a step takes up to a quarter longer)."""
+        network's gradients are full of them, and a step takes up to a quarter longer). A request
+        to stop waits for the end of a step."""
         purposes = (self.position, purpose, "module")
+        held = nullcontext() if self.progress is None else self.progress.signals.held()
         own = own_random_state(self.seed, *purposes, device=network.device)
         nothing = draws_nothing(network) and not isinstance(self.likelihood, OwnCriterion)
-        with nullcontext() if nothing else own, flushed_denormals():
+        with held, nullcontext() if nothing else own, flushed_denormals():
+            if saved is not None and not nothing:
+                saved.restore_random_state(network.device)
             yield
 
     def _forms(

@@ -27,6 +27,10 @@ class Act:
     def run(self, callback: Callback, command: str) -> None:
         if self.title == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.title == "is killed while another program works for it":
+            program = subprocess.Popen(["sleep", "600"])
+            (self.folder / "program").write_text(str(program.pid))
+            os.kill(os.getpid(), signal.SIGKILL)
         if self.title == "is refused":
             raise TrainingError("the loss is not finite")
         if self.title == "has a bug":
@@ -94,6 +98,15 @@ def test_a_worker_that_dies_between_two_jobs_is_replaced(tmp_path: Path) -> None
     # Whether the executor has seen it when the next job comes is a matter of moments.
     assert heard.errors["two"] in (None, DIED)
     assert heard.errors["one"] is heard.errors["three"] is None
+
+
+def test_what_a_killed_worker_has_started_ends_with_it(tmp_path: Path) -> None:
+    heard = Heard()
+    work_through([Act("is killed while another program works for it", tmp_path)], 1, heard)
+    assert list(heard.errors.values()) == [DIED]
+    status = Path("/proc", (tmp_path / "program").read_text(), "stat")
+    while status.exists() and status.read_text().split()[2] != "Z":
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])

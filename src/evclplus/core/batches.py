@@ -87,8 +87,9 @@ def steps_of_epoch(
     batch_size: int,
     generator: torch.Generator,
     likelihood: Likelihood | None = None,
+    done: int = 0,
 ) -> Iterator[list[Batch]]:
-    """The batches of every step of one epoch, in random order.
+    """The batches of every step of one epoch, in random order, after those `done`.
 
     A batch holds examples of one head, possibly of many tasks. Batches have nearly equal sizes, so
     that no tiny last one disturbs batch statistics. Those of large batches are whole vectors of a
@@ -108,6 +109,8 @@ def steps_of_epoch(
         for source in others:
             drawn = _drawn(source, source.per_step or len(index), generator)
             found += [(source, *one) for one in drawn]
+        if step < done:  # its numbers are drawn: those of the next steps come after them
+            continue
         totals: Counter[object] = Counter()
         for source, _, index in found:
             totals[_together(source)] += len(index)

@@ -31,6 +31,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from evclplus.processes import run_in
+
 Function = Callable[..., tuple[Tensor, ...]]
 
 OPTIONS: dict[str, Any] = {
@@ -273,7 +275,7 @@ def library(source: str, then: Callable[[bytes], None]) -> Future[bytes]:
             folder, words = Path(name), shlex.split(command)
             code = f"#include <torch/csrc/inductor/cpp_prefix.h>\n{source}\n"
             (folder / "kernels.cpp").write_text(code)
-            done = subprocess.run(words, capture_output=True, text=True, cwd=folder)
+            done = run_in(folder, words)
             if done.returncode:
                 lines = [line for line in done.stderr.splitlines() if "error" in line]
                 raise RuntimeError(f"{words[0]} failed: {[*lines, done.stderr][0]}")

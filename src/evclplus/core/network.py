@@ -420,6 +420,11 @@ class BayesianNetwork:
             self.changes_input = x._version != version
         return output
 
+    def keep_local(self, paths: Sequence[str]) -> None:
+        """Sample the weights of all layers but these, as another copy of this network does."""
+        for path in [path for path in self.local_layers if path not in paths]:
+            self._sample_weights_of(path)
+
     def _sample_weights_of(self, path: str) -> None:
         """Make a local layer a plain one again, whose weights are sampled."""
         layer = self.local_layers.pop(path)

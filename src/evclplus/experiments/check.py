@@ -20,7 +20,7 @@ BEGIN, END = "<!-- checks: evclplus check -->", "<!-- end of checks -->"
 """Where the table of a page goes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckCell(Cell):
     """One run of a check."""
 
@@ -35,10 +35,13 @@ def check_cells(checks: Sequence[Check], seeds: Sequence[int], out: Path) -> lis
     """A cell for each check and seed, all checks of one seed before the next."""
     asked = [(check, seed) for seed in seeds for check in checks]
     settled = cells([check.experiment(seed) for check, seed in asked], out)
-    return [
-        CheckCell(cell.experiment, out / check.name / f"seed-{seed}", check)
-        for cell, (check, seed) in zip(settled, asked, strict=True)
-    ]
+    made = []
+    for cell, (check, seed) in zip(settled, asked, strict=True):
+        folder = out / check.name / f"seed-{seed}"
+        # A record with other settings is of a check that has changed.
+        outdated = find_record(folder) is not None
+        made.append(CheckCell(cell.experiment, folder, outdated, check=check))
+    return made
 
 
 @dataclass(frozen=True)

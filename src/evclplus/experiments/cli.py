@@ -2,12 +2,14 @@
 
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import resources
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -18,12 +20,15 @@ from typer.exceptions import TyperException
 from evclplus.errors import EvclplusError, FileError, SettingsError
 from evclplus.experiments.config import MOST_SEEDS, Grid, load_grid
 from evclplus.files import make_folder
+from evclplus.locks import only_writer
 from evclplus.settings import LARGEST_SEED, nearest
+from evclplus.signals import Stopped, watched
 
 # torch, scipy, matplotlib and what is built on them take seconds to import: each command imports
 # what it needs.
 if TYPE_CHECKING:
     from evclplus.experiments.record import Record
+    from evclplus.progress import Every
 
 app = typer.Typer(
     name="evclplus",
@@ -34,7 +39,46 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=False)
 app.add_typer(data_app, name="data")
-console = Console()
+
+
+class Output:
+    """Standard output, which may be full or closed at the other end: that must not end a run, and
+    is said when all is done."""
+
+    failed: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
+
+    def write(self, text: str) -> int:
+        self._try(lambda: sys.stdout.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(sys.stdout.flush)
+
+    def _try(self, act: Callable[[], object]) -> None:
+        try:
+            if self.failed is None:
+                act()
+        except OSError as error:
+            self.failed = error
+            # What is left in the buffer goes nowhere, or Python would complain at its end.
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def code(self, code: int) -> int:
+        """The exit code of a command that may have had nowhere to write to. A reader that went
+        away has seen enough."""
+        self.flush()
+        if self.failed is None or isinstance(self.failed, BrokenPipeError):
+            return code
+        _complain(f"cannot write to standard output: {self.failed.strerror}")
+        return code or 2
+
+
+output = Output()
+console = Console(file=cast(IO[str], output))
 
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
 Set = Annotated[
@@ -53,6 +97,15 @@ BenchmarkName = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace finished results.")]
 Jobs = Annotated[
     int | None, typer.Option("--jobs", min=1, help="Processes at once; default: the cores.")
+]
+
+CheckpointEvery = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint-every",
+        metavar="epoch|MINUTES",
+        help="How often training is saved inside a task; default: 5 minutes.",
+    ),
 ]
 
 DataDir = Annotated[
@@ -79,9 +132,10 @@ def run(
     config: Config = None,
     assignments: Set = None,
     overwrite: Overwrite = False,
+    checkpoint_every: CheckpointEvery = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Run one experiment and write its record.json."""
+    """Run one experiment and write its record.json. After a stop, call again to go on."""
     from evclplus.experiments.display import TrainingBar
     from evclplus.experiments.record import RECORD
     from evclplus.experiments.run import run_into
@@ -90,8 +144,13 @@ def run(
     _use_data_dir(data_dir)
     grid = _grid(config, assignments, benchmark, epochs, methods=(method,), seeds=(seed,))
     folder = out or Path("runs", grid.benchmark, method, f"seed-{seed}")
-    with TrainingBar(console) as bar:
-        record = run_into(folder, grid.experiment(method, seed), bar, _command(), overwrite)
+    every = _every(checkpoint_every)
+    experiment = grid.experiment(method, seed)
+    try:
+        with TrainingBar(console) as bar:
+            record = run_into(folder, experiment, bar, _command(), overwrite, every)
+    except Stopped as stopped:
+        raise _exit(stopped, "what was learned is saved") from None
     _show([record])
     _say(f"record: {folder / RECORD}")
 
@@ -114,6 +173,7 @@ def compare(
     assignments: Set = None,
     jobs: Jobs = None,
     overwrite: Overwrite = False,
+    checkpoint_every: CheckpointEvery = None,
     data_dir: DataDir = None,
 ) -> None:
     """Run methods x seeds in parallel and report. Finished runs are kept: call again to go on."""
@@ -122,7 +182,7 @@ def compare(
     grid = _grid(config, assignments, benchmark, epochs, methods=named, seeds=seeds)
     if config is None:
         grid = _with_defaults(grid, methods=named, seeds=seeds)
-    _compare(grid, out, jobs, overwrite)
+    _compare(grid, out, jobs, overwrite, checkpoint_every)
 
 
 @app.command()
@@ -163,6 +223,7 @@ def reproduce(
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Run nothing; write reports and tables again.")
     ] = False,
+    checkpoint_every: CheckpointEvery = None,
     data_dir: DataDir = None,
 ) -> None:
     """Run a whole table, benchmarks x methods x seeds. Finished runs are kept: call again to go
@@ -181,11 +242,11 @@ def reproduce(
         try:
             with ComparisonBars(console, count=None) as bars:
                 failed = reproduction.reproduce(
-                    selection, out, workers, bars, _say, _command(), overwrite
+                    *(selection, out, workers, bars, _say, _command(), overwrite),
+                    _every(checkpoint_every),
                 )
-        except KeyboardInterrupt:
-            _complain("interrupted: every finished run is kept; call again to go on")
-            raise typer.Exit(130) from None
+        except Stopped as stopped:
+            raise _exit(stopped, "every finished run is kept") from None
     console.print(reproduction.write_reports(wanted, out))
     _say(f"tables: {out / 'table.md'}")
     if failed:
@@ -225,11 +286,10 @@ def check(
     failed: list[str] = []
     if todo and not report_only:
         try:
-            with ComparisonBars(console, len(todo)) as bars:
+            with only_writer(out), ComparisonBars(console, len(todo)) as bars:
                 failed = work_through(todo, jobs or os.cpu_count() or 1, bars, _command())
-        except KeyboardInterrupt:
-            _complain("interrupted: every finished run is kept; call again to go on")
-            raise typer.Exit(130) from None
+        except Stopped as stopped:
+            raise _exit(stopped, "every finished run is kept") from None
     found = checking.outcomes(every)
     table = Table(*checking.HEADINGS)
     for row in checking.rows([one for one in found if one.check.name in wanted]):
@@ -266,6 +326,7 @@ def tune(
         Path | None,
         typer.Option("--write-preset", help="TOML file for all settings found below --out."),
     ] = None,
+    checkpoint_every: CheckpointEvery = None,
     data_dir: DataDir = None,
 ) -> None:
     """Search settings on validation data. Finished trials are kept: call again to go on."""
@@ -274,7 +335,10 @@ def tune(
     _use_data_dir(data_dir)
     if benchmark is not None:
         named = _names(methods) or tuple(TEN_METHODS.split(","))
-        _tune(benchmark, named, trials, epochs_limit, seeds, out, jobs or os.cpu_count() or 1)
+        _tune(
+            *(benchmark, named, trials, epochs_limit, seeds, out, jobs or os.cpu_count() or 1),
+            checkpoint_every,
+        )
     if write_preset is not None:
         from evclplus.experiments.presets import best
 
@@ -290,6 +354,7 @@ def _tune(
     seeds: int,
     out: Path,
     workers: int,
+    checkpoint_every: str | None,
 ) -> None:
     try:
         from evclplus.experiments import tune as tuning  # optuna comes with an extra
@@ -302,13 +367,13 @@ def _tune(
     from evclplus.experiments.display import ComparisonBars
 
     _check_methods(methods)
-    searches = [tuning.Search(benchmark, name, out, epochs_limit, seeds) for name in methods]
+    every = _every(checkpoint_every)
+    searches = [tuning.Search(benchmark, name, out, epochs_limit, seeds, every) for name in methods]
     try:
         with ComparisonBars(console, count=None) as bars:
             failed = tuning.tune(searches, trials, workers, bars, _say, _command())
-    except KeyboardInterrupt:
-        _complain("interrupted: every finished trial is kept; call again to go on")
-        raise typer.Exit(130) from None
+    except Stopped as stopped:
+        raise _exit(stopped, "every finished trial is kept") from None
     except OSError as error:  # optuna writes its journal itself
         raise FileError(
             f"cannot write the search below {out}: {error.strerror or error}; every finished trial "
@@ -487,32 +552,54 @@ def _with_defaults(grid: Grid, methods: tuple[str, ...] | None, seeds: int | Non
     return grid.model_copy(update=update)
 
 
-def _compare(grid: Grid, out: Path, jobs: int | None, overwrite: bool) -> None:
+def _compare(
+    grid: Grid,
+    out: Path,
+    jobs: int | None,
+    overwrite: bool,
+    checkpoint_every: str | None = None,
+) -> None:
     """Run what is not finished, then report on all that is in the folder."""
     from evclplus.experiments import compare as comparison
     from evclplus.experiments.display import ComparisonBars
     from evclplus.experiments.pool import work_through
+    from evclplus.experiments.store import find_record
 
-    cells = comparison.cells(grid.experiments(), out)
-    done, todo = ([], cells) if overwrite else comparison.split_finished(cells)
-    make_folder(out)
-    if done:
-        _say(f"{len(done)} of {len(cells)} runs are finished already and kept")
-    failed: list[str] = []
-    if todo:
-        workers = jobs or os.cpu_count() or 1
+    cells = comparison.cells(grid.experiments(), out, overwrite, _every(checkpoint_every))
+    with only_writer(out):
+        done, todo = comparison.split_finished(cells)
+        if done:
+            _say(f"{len(done)} of {len(cells)} runs are finished already and kept")
+        failed: list[str] = []
         try:
-            with ComparisonBars(console, len(todo)) as bars:
-                failed = work_through(todo, workers, bars, _command())
-        except KeyboardInterrupt:
-            left = len(comparison.split_finished(cells)[1])
-            kept = len(cells) - left
-            _complain(f"interrupted: {kept} of {len(cells)} runs are finished; call again to go on")
-            raise typer.Exit(130) from None
+            if todo:
+                workers = jobs or os.cpu_count() or 1
+                with ComparisonBars(console, len(todo)) as bars:
+                    failed = work_through(todo, workers, bars, _command())
+        except Stopped as stopped:
+            kept = sum(find_record(cell.folder) is not None for cell in cells)
+            raise _exit(stopped, f"{kept} of {len(cells)} runs are finished") from None
     if len(failed) < len(cells):
         report(out)
     if failed:
         raise SettingsError(f"{len(failed)} of {len(cells)} runs failed; see the lines above")
+
+
+def _every(text: str | None) -> "Every":
+    """How often to save: what --checkpoint-every says."""
+    from evclplus.experiments.run import MINUTES
+
+    if text is None or text == "epoch":
+        return "epoch" if text else MINUTES
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = -1.0
+    if not 0 <= minutes < float("inf"):
+        raise SettingsError(
+            f"--checkpoint-every {text!r} is wrong: expected 'epoch' or a number of minutes"
+        )
+    return minutes
 
 
 def _show(records: "list[Record]") -> None:
@@ -537,17 +624,38 @@ def _complain(message: str) -> None:
     print(f"evclplus: {' '.join(printable(message).split())}", file=sys.stderr)
 
 
+def _exit(stopped: Stopped, kept: str) -> typer.Exit:
+    """Say what is there after a stop; the exit code is the signal's."""
+    _complain(f"{_stopped(stopped)}: {kept}; call again to go on")
+    return typer.Exit(128 + stopped.number)
+
+
+def _stopped(stopped: Stopped) -> str:
+    return "interrupted" if stopped.number == signal.SIGINT else f"stopped by {stopped}"
+
+
 def main() -> None:
     """The entry point: every mistake of a user becomes one line and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # whatever the encoding, no letter is an error
             stream.reconfigure(errors="replace")
+    with watched(_complain) as signals:
+        code = output.code(_main())
+        signals.stop = None  # it was obeyed, or came after all was done
+    sys.exit(code)
+
+
+def _main() -> int:
     try:
-        sys.exit(app(prog_name="evclplus", standalone_mode=False))
+        return int(app(prog_name="evclplus", standalone_mode=False) or 0)
     except (EvclplusError, TyperException) as error:
         text = error.format_message() if isinstance(error, TyperException) else str(error)
         _complain(text or "see evclplus --help")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        _complain("interrupted")
-        sys.exit(130)
+        return 2
+    except Stopped as stopped:
+        _complain(_stopped(stopped))
+        return 128 + stopped.number
+    except OSError as error:  # a full disk, where nobody else has a word for it
+        where = "" if error.filename is None else f" {error.filename}"
+        _complain(f"cannot read or write{where}: {error.strerror or error}")
+        return 2

@@ -8,8 +8,16 @@ from typing import Any
 
 from evclplus.callbacks import Callback
 from evclplus.experiments.config import Experiment
-from evclplus.experiments.run import finished, resolve, run_into, written_out
+from evclplus.experiments.run import (
+    MINUTES,
+    check_unfinished,
+    finished,
+    resolve,
+    run_into,
+    written_out,
+)
 from evclplus.methods import method
+from evclplus.progress import Every
 
 
 @dataclass(frozen=True)
@@ -18,6 +26,8 @@ class Cell:
 
     experiment: Experiment
     folder: Path
+    overwrite: bool = False
+    every: Every = MINUTES
 
     @property
     def title(self) -> str:
@@ -25,10 +35,15 @@ class Cell:
         return f"{one.benchmark} {one.method} seed {one.seed}"
 
     def run(self, callback: Callback, command: str) -> None:
-        run_into(self.folder, self.experiment, callback, command, overwrite=True)
+        run_into(self.folder, self.experiment, callback, command, self.overwrite, every=self.every)
 
 
-def cells(experiments: Sequence[Experiment], out: Path) -> list[Cell]:
+def cells(
+    experiments: Sequence[Experiment],
+    out: Path,
+    overwrite: bool = False,
+    every: Every = MINUTES,
+) -> list[Cell]:
     """A cell for each experiment, with every setting checked and written out."""
     streams: dict[str, dict[str, Any]] = {}
     made = []
@@ -39,7 +54,7 @@ def cells(experiments: Sequence[Experiment], out: Path) -> list[Cell]:
             streams[key] = resolve(one).experiment.stream
         settled = written_out(one, method(one.method, **one.options), streams[key])
         folder = out / one.benchmark / one.method / f"seed-{one.seed}"
-        made.append(Cell(settled, folder))
+        made.append(Cell(settled, folder, overwrite, every))
     return made
 
 
@@ -48,5 +63,10 @@ def split_finished(all_cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
     done: list[Cell] = []
     todo: list[Cell] = []
     for cell in all_cells:
-        (done if finished(cell.folder, cell.experiment) else todo).append(cell)
+        if not cell.overwrite and finished(cell.folder, cell.experiment):
+            done.append(cell)
+        else:
+            if not cell.overwrite:
+                check_unfinished(cell.folder, cell.experiment)
+            todo.append(cell)
     return done, todo

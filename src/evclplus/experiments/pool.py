@@ -2,22 +2,24 @@
 
 import os
 import signal
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from typing import Protocol, TypeVar
 
 from evclplus.callbacks import Callback, LazyTerms
 from evclplus.errors import EvclplusError
+from evclplus.signals import Signals, current
 
 SECONDS_BETWEEN_EVENTS = 0.2
+SECONDS_WITHOUT_PARENT = 3.0
 DIED = "its process died (killed, or out of memory); run the same command again"
 
 
@@ -55,7 +57,8 @@ def work_through(
 ) -> list[str]:
     """Run the jobs and return what went wrong, a line each. Others go on after a failure.
 
-    An interrupt ends the workers at once; what a job has finished by then stays.
+    A request to stop is passed on: the workers save what they are at and end. Asked again, they
+    are killed.
     """
     failed: list[str] = []
     waiting = iter(todo)
@@ -67,30 +70,51 @@ def work_through(
             listener.started(job)
             running[worker.start(job, command)] = worker, job
 
+    signals = current() or Signals()
     try:
-        for worker in pool:
-            start_next(worker)
-        while running:
-            ended, _ = wait(running, SECONDS_BETWEEN_EVENTS, FIRST_COMPLETED)
-            for worker, job in running.values():
-                for event in worker.events():
-                    listener.moved(job, event)
-            for future in ended:
-                worker, job = running.pop(future)
-                error = worker.outcome(future)
-                # The next job first: a listener may take its time, a worker should not wait.
+        with signals.held():
+            for worker in pool:
                 start_next(worker)
-                listener.ended(job, error)
-                if error is not None:
-                    failed.append(f"{job.title}: {error}")
+            while running:
+                signals.obey()
+                _pass_on_saving(signals, pool)
+                ended, _ = wait(running, SECONDS_BETWEEN_EVENTS, FIRST_COMPLETED)
+                for worker, job in running.values():
+                    for event in worker.events():
+                        listener.moved(job, event)
+                for future in ended:
+                    worker, job = running.pop(future)
+                    error = worker.outcome(future)
+                    # The next job first: a listener may take its time, a worker should not wait.
+                    start_next(worker)
+                    listener.ended(job, error)
+                    if error is not None:
+                        failed.append(f"{job.title}: {error}")
     except BaseException:
         for worker in pool:
-            worker.pipe.close()  # it exits at once
+            worker.pipe.close()  # it saves and exits
         raise
     finally:
+        _end(pool)
+    return failed
+
+
+def _pass_on_saving(signals: Signals, pool: "Sequence[_Worker]") -> None:
+    """Who asks this process to save means its workers."""
+    if signals.save:
+        signals.save = False
+        for worker in pool:
+            worker.send(signal.SIGUSR1)
+
+
+def _end(pool: "Sequence[_Worker]") -> None:
+    try:
         for worker in pool:
             worker.end()
-    return failed
+    except BaseException:  # asked again
+        for worker in pool:
+            worker.kill()
+        raise
 
 
 class _Worker:
@@ -104,6 +128,7 @@ class _Worker:
         # A fresh interpreter: torch's threads do not survive a fork.
         context = get_context("spawn")
         self.pipe, self.theirs = context.Pipe()
+        self.pid: int | None = None
         self.executor = ProcessPoolExecutor(1, context, _prepare, (self.theirs,))
 
     def start(self, job: Job, command: str) -> "Future[str | None]":
@@ -122,7 +147,11 @@ class _Worker:
     def events(self) -> Iterator[Event]:
         try:
             while self.pipe.poll():
-                yield self.pipe.recv()
+                message = self.pipe.recv()
+                if isinstance(message, Event):
+                    yield message
+                else:
+                    self.pid = message
         except (EOFError, OSError):
             return  # the process died, which the future says better
 
@@ -131,8 +160,20 @@ class _Worker:
         try:
             return future.result()
         except BrokenProcessPool:
+            self.kill()
             self._open_again()
             return DIED
+
+    def send(self, number: int) -> None:
+        if self.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """The process and all that it has started, such as a compiler, also when it is dead."""
+        if self.pid is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def _open_again(self) -> None:
         self.end()
@@ -152,24 +193,40 @@ def _prepare(pipe: Connection) -> None:
     """Make a fresh process a worker: one thread, and gone as soon as its pipe closes."""
     global _pipe
     _pipe = pipe
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # and for what it starts itself
-    # A worker that is ended unwinds first, so that no file is left half written.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    os.setpgrp()  # with what it starts itself, so that all of it can be ended
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A worker that is ended saves first, and leaves no file half written.
+    signals = Signals()
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signals.receive)
+    pipe.send(os.getpid())
+    threading.Thread(target=_exit_when_closed, args=(pipe,), daemon=True).start()
     # A worker has one core, and compilers beside it would outlive it when it is ended.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     import torch
 
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # see cli._flush_denormal
-    threading.Thread(target=_exit_when_closed, args=(pipe,), daemon=True).start()
 
 
 def _exit_when_closed(pipe: Connection) -> None:
-    """The parent closes its end to stop the worker, and so does the system when the parent dies."""
-    try:
+    """The parent closes its end to stop the worker, and so does the system when the parent dies.
+    Without a parent nobody could end a worker that does not come to its next step."""
+    with suppress(EOFError, OSError):
         pipe.recv()  # nothing is ever sent
-    except (EOFError, OSError):
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    parent = parent_process()
+    while parent is not None and os.getppid() == parent.pid:
+        time.sleep(SECONDS_BETWEEN_EVENTS)
+    time.sleep(SECONDS_WITHOUT_PARENT)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _leave() -> None:
+    """End this worker and what it has started."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTERM)
+    os._exit(128 + signal.SIGTERM)
 
 
 def _run(job: Job, command: str) -> str | None:
@@ -179,7 +236,7 @@ def _run(job: Job, command: str) -> str | None:
     except EvclplusError as error:
         return str(error)
     except SystemExit:
-        os._exit(1)  # the executor would take an exit for a failed job and wait for the next
+        _leave()  # the executor would take an exit for a failed job and wait for the next
     except Exception as error:
         traceback.print_exc()
         return f"{type(error).__name__}: {error} (a bug: please report the lines above it)"
@@ -200,7 +257,5 @@ class _PipeCallback(Callback):
         now = time.monotonic()
         if now - self.last > SECONDS_BETWEEN_EVENTS:
             self.last = now
-            try:
+            with suppress(OSError):  # the parent is gone, and the worker will be told
                 self.pipe.send(Event(step, self.steps, self.label))
-            except OSError:
-                sys.exit()  # the parent is gone: nobody waits for this job

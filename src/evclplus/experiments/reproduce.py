@@ -17,10 +17,13 @@ from evclplus.experiments.record import Record
 from evclplus.experiments.report.across import RULE, Across, terminal
 from evclplus.experiments.report.comparison import UNCOMMITTED
 from evclplus.experiments.report.folder import report
+from evclplus.experiments.run import MINUTES
 from evclplus.experiments.store import find_record, find_records
-from evclplus.files import make_folder, write_atomically
+from evclplus.files import write_atomically
+from evclplus.locks import only_writer
 from evclplus.methods import method, options_of
 from evclplus.methods.base import training_for
+from evclplus.progress import Every
 from evclplus.settings import nearest
 
 
@@ -60,7 +63,7 @@ class Selection:
         untuned = tuple(name for name in chosen["benchmark"] if name not in ready)
         return cls(preset, ready, chosen["method"], untuned)
 
-    def cells(self, out: Path) -> list[Cell]:
+    def cells(self, out: Path, overwrite: bool = False, every: Every = MINUTES) -> list[Cell]:
         """Benchmark by benchmark, all methods of one seed before the next seed. Missing data is
         named here, all of it in one line."""
         cells: list[Cell] = []
@@ -72,7 +75,7 @@ class Selection:
                 for name in self.methods
             ]
             try:
-                cells += comparison.cells(experiments, out)
+                cells += comparison.cells(experiments, out, overwrite, every)
             except FileError as error:
                 problems.setdefault(str(error), []).append(benchmark)
         if problems:
@@ -89,19 +92,20 @@ def reproduce(
     say: Callable[[str], None],
     command: str = "",
     overwrite: bool = False,
+    every: Every = MINUTES,
 ) -> list[str]:
     """Run what is not finished and return what went wrong, a line each. A benchmark's report is
     written as soon as its last cell ends."""
-    cells = selection.cells(out)
+    cells = selection.cells(out, overwrite, every)
     if selection.untuned:
         say(f"not tuned yet, so not run: {', '.join(selection.untuned)}")
-    done, todo = ([], cells) if overwrite else comparison.split_finished(cells)
-    make_folder(out)
-    follower = _Follower(out, done, todo, workers, bars, say)
-    if done:
-        left = follower.time_left()
-        say(f"{len(done)} of {len(cells)} runs are finished already and kept{left}")
-    return work_through(todo, workers, follower, command) if todo else []
+    with only_writer(out):
+        done, todo = comparison.split_finished(cells)
+        follower = _Follower(out, done, todo, workers, bars, say)
+        if done:
+            left = follower.time_left()
+            say(f"{len(done)} of {len(cells)} runs are finished already and kept{left}")
+        return work_through(todo, workers, follower, command) if todo else []
 
 
 def write_reports(preset: Preset, out: Path) -> Table:

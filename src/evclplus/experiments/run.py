@@ -1,9 +1,9 @@
 """The whole program on one screen: settings -> stream -> learner -> evaluation -> record."""
 
-import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,13 +15,22 @@ from evclplus.core import metrics
 from evclplus.errors import FileError
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.environment import environment
-from evclplus.experiments.record import UNFINISHED, Record
+from evclplus.experiments.record import Record
 from evclplus.experiments.store import find_record
-from evclplus.files import make_folder, write_atomically
+from evclplus.experiments.unfinished import CHECKPOINTS, clear, leave_note, read_note
 from evclplus.learner import Learner
+from evclplus.locks import only_writer
 from evclplus.methods import method, options_of
 from evclplus.methods.base import Method, training_for
+from evclplus.progress import Checkpoints, Every
+from evclplus.signals import Stopped
 from evclplus.streams.task import Stream, Task
+
+MINUTES = 5.0
+"""Between two checkpoints inside a task."""
+
+LEAST = 60.0
+"""Seconds: a run that is shorter leaves no checkpoints, and no more than that is lost of one."""
 
 
 class Resolved(NamedTuple):
@@ -61,12 +70,18 @@ def run(
     callback: Callback | None = None,
     command: str = "",
     after_task: Callable[["Results"], None] = lambda results: None,
+    keep: Path | None = None,
+    every: Every = MINUTES,
 ) -> Record:
-    """Run one experiment. The result depends on the experiment and nothing else."""
+    """Run one experiment. The result depends on the experiment and nothing else.
+
+    In the folder `keep` is what is found and learned on the way, `every` so often. After a stop the
+    same call goes on from there; when the run is complete, `clear(keep)` is for the caller.
+    """
     clock = Clock()
     with clock("data"):
         resolved = resolve(experiment)
-    return _run(resolved, clock, callback, command, after_task)
+    return _run(resolved, clock, callback, command, keep, every, after_task)
 
 
 def run_into(
@@ -75,29 +90,34 @@ def run_into(
     callback: Callback | None = None,
     command: str = "",
     overwrite: bool = False,
+    every: Every = MINUTES,
 ) -> Record:
     """Run an experiment and leave record.json in `folder`.
 
-    Until it is there the folder holds unfinished.json with what is known so far. A finished
-    record is not overwritten unless asked.
+    Until it is there the folder holds unfinished.json with what is known so far, and a run of more
+    than a minute leaves checkpoints: called again, it goes on. A finished record, and an
+    unfinished run with other settings, is not overwritten unless asked.
     """
-    if not overwrite and find_record(folder) is not None:
-        raise FileError(f"{folder} has a finished record; pass --overwrite or another --out")
+    _refuse_finished(folder, overwrite)
     clock = Clock()
     with clock("data"):
         resolved = resolve(experiment)  # bad settings are refused before anything is written
-    make_folder(folder)
+    with only_writer(folder):
+        _refuse_finished(folder, overwrite)  # another one may have been here meanwhile
+        if overwrite:
+            clear(folder)
+        check_unfinished(folder, resolved.experiment)
+        return _run(resolved, clock, callback, command, folder, every, finish=_finish)
 
-    def leave_note(results: Results) -> None:
-        accuracy = results.matrix("accuracy")
-        note = {"config": experiment.model_dump(mode="json"), "accuracy": accuracy}
-        write_atomically(folder / UNFINISHED, json.dumps(note, indent=1) + "\n")
 
-    leave_note(Results(experiment.evaluate_on))
-    record = _run(resolved, clock, callback, command, leave_note)
+def _finish(record: Record, folder: Path) -> None:
     record.write(folder)
-    (folder / UNFINISHED).unlink(missing_ok=True)
-    return record
+    clear(folder)
+
+
+def _refuse_finished(folder: Path, overwrite: bool) -> None:
+    if not overwrite and find_record(folder) is not None:
+        raise FileError(f"{folder} has a finished record; pass --overwrite or another --out")
 
 
 def _run(
@@ -105,22 +125,71 @@ def _run(
     clock: "Clock",
     callback: Callback | None,
     command: str,
-    after_task: Callable[["Results"], None],
+    keep: Path | None,
+    every: Every,
+    after_task: Callable[["Results"], None] = lambda results: None,
+    finish: Callable[[Record, Path], None] = lambda record, keep: None,
 ) -> Record:
-    stream = resolved.stream
+    experiment, stream = resolved.experiment, resolved.stream
     learner = build_learner(resolved, callback)
-    results = Results(resolved.experiment.evaluate_on)
-    with clock("evaluate"):
-        results.untrained = [results.score(learner, task).accuracy for task in stream]
-    for task in stream:
+    results = Results(experiment.evaluate_on)
+    place = Checkpoints(Path() if keep is None else keep / CHECKPOINTS, every, LEAST, alone=False)
+    if keep is not None:
+        results = _go_on(keep, place, experiment, learner, stream, clock)
+    if not results.untrained:
         with clock("evaluate"):
-            results.before.append(results.score(learner, task).accuracy)
-        with clock("learn"):
-            learner.learn(task)
-        with clock("evaluate"):
-            results.rows.append([results.score(learner, seen) for seen in stream.seen(task)])
-        after_task(results)
-    return _record(resolved.experiment, stream, results, clock, command, learner)
+            results.untrained = [results.score(learner, task).accuracy for task in stream]
+    for done in range(len(results.rows)):
+        after_task(results.first(done + 1))
+    try:
+        for index in range(len(results.rows), len(stream)):
+            task = stream[index]
+            if index == len(learner.learned):
+                with clock("evaluate"):
+                    results.before.append(results.score(learner, task).accuracy)
+                noted = keep is not None and place.write(
+                    partial(leave_note, keep, experiment, results, clock.seconds, learner.forms)
+                )
+                with clock("learn"):
+                    learner.learn(task, None if keep is None else place)
+                if noted and place.pending is None and not place.failing:
+                    place.forget(before=index)
+            with clock("evaluate"):
+                results.rows.append([results.score(learner, seen) for seen in stream.seen(task)])
+            after_task(results)
+        record = _record(experiment, stream, results, clock, command, learner)
+        if keep is not None:
+            finish(record, keep)
+        return record
+    except (Stopped, FileError):
+        place.flush()  # the last learner may not have been saved yet
+        raise
+
+
+def _go_on(
+    keep: Path,
+    place: Checkpoints,
+    experiment: Experiment,
+    learner: Learner,
+    stream: Stream,
+    clock: "Clock",
+) -> "Results":
+    """What a stopped run of the same experiment has found; the learner becomes its learner."""
+    results = Results(experiment.evaluate_on)
+    note = read_note(keep)
+    if note is None or note.config.fingerprint() != experiment.fingerprint():
+        return results
+    results.untrained, results.resumed = note.accuracy_untrained, note.resumed
+    # A learner is of use if all is known that was to be found before its last task.
+    known = min(len(note.rows) + 1, len(note.accuracy_before))
+    learner.resume(place, [stream[index] for index in range(known)])
+    learned = len(learner.learned)
+    results.before, results.rows = note.accuracy_before[:learned], note.rows[:learned]
+    if learned or place.task(0).exists():
+        results.resumed += 1
+        clock.seconds |= note.seconds
+        learner.forms |= set(note.steps)
+    return results
 
 
 def build_learner(resolved: Resolved, callback: Callback | None = None) -> Learner:
@@ -150,13 +219,23 @@ def finished(folder: Path, experiment: Experiment) -> bool:
     record = find_record(folder)
     if record is None:
         return False
-    found = record.full_config
-    if found.fingerprint() != experiment.fingerprint():
-        raise FileError(
-            f"{folder} has a record made with other settings ({_difference(found, experiment)}); "
-            "choose another --out or pass --overwrite"
-        )
+    _refuse_other(record.full_config, experiment, f"{folder} has a record made")
     return True
+
+
+def check_unfinished(folder: Path, experiment: Experiment) -> None:
+    """Refuse to throw away what a stopped run with other settings has learned."""
+    note = read_note(folder)
+    if note is not None and (folder / CHECKPOINTS).exists():
+        _refuse_other(note.config, experiment, f"{folder} has a stopped run")
+
+
+def _refuse_other(found: Experiment, wanted: Experiment, what: str) -> None:
+    if found.fingerprint() != wanted.fingerprint():
+        raise FileError(
+            f"{what} with other settings ({_difference(found, wanted)}); choose another --out or "
+            "pass --overwrite"
+        )
 
 
 def _difference(found: Experiment, wanted: Experiment) -> str:
@@ -182,6 +261,12 @@ class Results:
     untrained: list[float] = field(default_factory=list)
     before: list[float] = field(default_factory=list)
     rows: list[list[metrics.Scores]] = field(default_factory=list)
+    resumed: int = 0
+    """How often the run was stopped and gone on with."""
+
+    def first(self, count: int) -> "Results":
+        """As it was after so many tasks."""
+        return replace(self, before=self.before[:count], rows=self.rows[:count])
 
     def score(self, learner: Learner, task: Task) -> metrics.Scores:
         return learner.score(getattr(task, self.side), task.name)
@@ -247,6 +332,8 @@ def _record(
         average_brier_score=metrics.average(brier),
         average_calibration_error=metrics.average(calibration),
         calibrated=[task.calibrated for task in learner.learned],
-        environment=environment(command=command, steps=sorted(learner.forms)),
+        environment=environment(
+            command=command, steps=sorted(learner.forms), resumed=results.resumed
+        ),
         seconds={**clock.seconds, "total": sum(clock.seconds.values())},
     )

@@ -6,7 +6,9 @@ number of trials, and trials that fall behind the median of the others are stopp
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,10 +30,12 @@ from evclplus.experiments.estimate import Estimate
 from evclplus.experiments.pool import Event, Listener, work_through
 from evclplus.experiments.presets import Chosen
 from evclplus.experiments.presets.best import PACKED_SEARCHES, Best, read_packed, write_packed
-from evclplus.experiments.run import Results, run
+from evclplus.experiments.run import MINUTES, Results, run
 from evclplus.experiments.spaces import space_of, start_of
 from evclplus.files import make_folder, write_atomically
+from evclplus.locks import only_writer
 from evclplus.methods.space import Log, Space
+from evclplus.progress import Every
 
 FIRST_SEED = 100
 """The first seed of a trial. A preset's seeds are below it."""
@@ -58,6 +62,7 @@ class Search:
     epochs_limit: int | None = None
     runs: int = 2
     """How many seeds a trial is run with."""
+    every: Every = MINUTES
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -78,6 +83,12 @@ class Search:
     @property
     def space(self) -> Space:
         return space_of(self.method, self.epochs_limit)
+
+    def kept(self, experiment: Experiment) -> Path:
+        """Where a trial's run is kept while it is not complete. It has the name of its settings:
+        when it is tried again, it goes on."""
+        name = f"{self.method}-{experiment.fingerprint()}"
+        return self.journal.parent / name
 
     def experiment(self, chosen: Chosen, seed: int) -> Experiment:
         """A trial's run with one seed. It never sees test data."""
@@ -265,9 +276,25 @@ def score(search: Search, trial: BaseTrial, callback: Callback | None = None) ->
     zero. It grows with each task, as the pruner needs, and ends as the score.
     """
     chosen = suggest(trial, search.space)
+    experiments = [search.experiment(chosen, seed) for seed in search.seeds]
+    found = _score(search, trial, experiments, callback)
+    for one in experiments:
+        shutil.rmtree(search.kept(one), ignore_errors=True)
+    if found is None:
+        raise optuna.TrialPruned
+    return found
+
+
+def _score(
+    search: Search,
+    trial: BaseTrial,
+    experiments: Sequence[Experiment],
+    callback: Callback | None,
+) -> float | None:
+    """None when the trial falls behind and is not worth going on."""
     tasks = BENCHMARKS[search.benchmark].tasks
     finished = 0.0
-    for index, seed in enumerate(search.seeds):
+    for index, experiment in enumerate(experiments):
 
         def report(results: Results, index: int = index, before: float = finished) -> None:
             assert results.side == "validation", "tuning must not look at test data"
@@ -279,11 +306,26 @@ def score(search: Search, trial: BaseTrial, callback: Callback | None = None) ->
                 raise optuna.TrialPruned
 
         try:
-            record = run(search.experiment(chosen, seed), callback, after_task=report)
+            with _kept_alone(search.kept(experiment)) as keep:
+                record = run(experiment, callback, after_task=report, keep=keep, every=search.every)
         except TrainingError:
             return 0.0
+        except optuna.TrialPruned:
+            return None
         finished += record.average_accuracy
     return finished / search.runs
+
+
+@contextmanager
+def _kept_alone(folder: Path) -> Iterator[Path | None]:
+    """A folder that this process alone writes; none if a trial with the same settings has it."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(only_writer(folder))
+        except FileError:
+            yield None
+            return
+        yield folder
 
 
 def suggest(trial: BaseTrial, space: Space) -> Chosen:
@@ -325,7 +367,16 @@ def tune(
     # Missing data and wrong names show here, before anything is written.
     settled = cells([one.experiment(Chosen(), FIRST_SEED) for one in searches], Path())
     plain = {one.title: cell.experiment for one, cell in zip(searches, settled, strict=True)}
-    follower = _Follower(plain, workers, bars, say, command)
+    with ExitStack() as stack:
+        for one in searches:  # two at once would take each other's trials for dead ones
+            stack.enter_context(only_writer(one.journal.parent, f".{one.method}.lock"))
+        return _tune(searches, trials, workers, _Follower(plain, workers, bars, say, command))
+
+
+def _tune(
+    searches: Sequence[Search], trials: int, workers: int, follower: "_Follower"
+) -> list[str]:
+    say, command = follower.say, follower.command
     jobs: list[tuple[int, TrialJob]] = []
     for search in searches:
         study = search.prepare()

@@ -1,0 +1,106 @@
+"""Being asked to stop: what is under way is saved first, and only between two steps.
+
+SIGINT (Ctrl-C) and SIGTERM save and stop, SIGUSR1 saves and goes on. Asked a second time, a process
+stops where it is. The state of this file is the system's own table of handlers.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+SAVING = getattr(signal, "SIGUSR1", None)
+"""Not every system has it."""
+
+
+class Stopped(SystemExit):
+    """This process was asked to stop. No `Exception`: nothing that catches those may go on. Its
+    code is as shells have it, 130 and 143."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+    def __str__(self) -> str:
+        return signal.Signals(self.number).name
+
+
+class Signals:
+    """What this process was asked. While it is held, a first request waits."""
+
+    def __init__(self, say: Callable[[str], None] = lambda line: None) -> None:
+        self.say = say
+        self.stop: int | None = None
+        self.save = False
+        self._held = 0
+
+    def receive(self, number: int, frame: FrameType | None = None) -> None:
+        """The handler."""
+        if number == SAVING:
+            self.save = True
+            return
+        again, self.stop = self.stop is not None, number
+        if again or not self._held:
+            raise Stopped(number)
+        self.say(f"{Stopped(number)}: saving before it stops; once more stops at once")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A first request to stop waits until the end of this block, or for `obey`."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+        if not self._held:
+            self.obey()
+
+    def obey(self) -> None:
+        """Stop now if that was asked."""
+        if self.stop is not None:
+            raise Stopped(self.stop)
+
+
+def current() -> Signals | None:
+    """Who handles the signals of this process, if it is one of these."""
+    handlers = map(signal.getsignal, _numbers())
+    owners = (getattr(handler, "__self__", None) for handler in handlers)
+    return next((owner for owner in owners if isinstance(owner, Signals)), None)
+
+
+@contextmanager
+def watched(say: Callable[[str], None] = lambda line: None) -> Iterator[Signals]:
+    """Signals are handled as this file says; afterwards as before, and a request to stop that came
+    meanwhile is passed on to who handled it then. What was ignored stays so."""
+    known = current()
+    if known is not None or threading.current_thread() is not threading.main_thread():
+        yield known or Signals()
+        return
+    signals = Signals(say)
+    before = {
+        number: signal.signal(number, signals.receive)
+        for number in _numbers()
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield signals
+    except Stopped:
+        _restore(before)
+        assert signals.stop is not None
+        signal.raise_signal(signals.stop)  # dies of it, or raises KeyboardInterrupt
+        raise
+    finally:
+        _restore(before)
+    if signals.stop is not None:
+        signal.raise_signal(signals.stop)
+
+
+def _numbers() -> tuple[signal.Signals, ...]:
+    return STOPPING if SAVING is None else (*STOPPING, SAVING)
+
+
+def _restore(before: Mapping[signal.Signals, object]) -> None:
+    for number, handler in before.items():
+        signal.signal(number, handler or signal.SIG_DFL)  # type: ignore[arg-type]
