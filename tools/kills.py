@@ -10,6 +10,7 @@ What the child was at when it was killed is noted in memory that outlives it.
 """
 
 import argparse
+import ctypes
 import json
 import mmap
 import os
@@ -127,6 +128,11 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def end_with_parent() -> None:
+    """The system kills this process when the one that has forked it is gone."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def watch_everything(watch: Watch) -> None:
     """Each window is one function of the package."""
 
@@ -166,6 +172,7 @@ def child(
     if pid == 0:
         code = 1
         try:
+            end_with_parent()
             watch.kill = kill
             watch_everything(watch)
             if kill is not None and kill.window is None:
