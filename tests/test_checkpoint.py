@@ -623,6 +623,18 @@ def no_width(header: dict[str, Any], tensors: Tensors) -> None:
     header["architecture"]["hidden"] = [-1]
 
 
+def overflowing(header: dict[str, Any], tensors: Tensors) -> None:
+    tensors["q.variance"][:] = 1e38
+
+
+def number_for_all(header: dict[str, Any], tensors: Tensors) -> None:
+    header["kept"] = 1.5
+
+
+def list_for_a_type(header: dict[str, Any], tensors: Tensors) -> None:
+    kept(header)["prior"]["type"] = []
+
+
 def whole_weights(header: dict[str, Any], tensors: Tensors) -> None:
     tensors["q.mean"] = tensors["q.mean"].long()
 
@@ -655,7 +667,14 @@ def seed_in_training(header: dict[str, Any], tensors: Tensors) -> None:
     "change",
     [
         *(huge, huge_layout, huge_head, deep, no_width, whole_weights, complex_fisher, other_head),
-        *(more_outputs, fewer_classes, many_samples, seed_in_training),
+        *(
+            overflowing,
+            list_for_a_type,
+            more_outputs,
+            fewer_classes,
+            many_samples,
+            seed_in_training,
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_made(
@@ -689,6 +708,7 @@ def test_a_pipe_or_a_device_is_not_waited_for(name: str, tmp_path: Path) -> None
         ("store", torch.zeros(10, 7), "cannot take the saved examples"),
         ("store", torch.zeros(10, 4, dtype=torch.complex64), "complex"),
         ("labels", torch.zeros(10, dtype=torch.int32), "expected int64"),
+        ("labels", torch.zeros(10), "labels that are no classes"),
         ("labels", torch.full((10,), 7), "labels outside its 2 outputs"),
         ("labels", torch.full((10,), -1), "labels outside its 2 outputs"),
         ("labels", torch.zeros(9, dtype=torch.int64), "10 inputs but 9 labels"),

@@ -42,6 +42,8 @@ from evclplus.networks import Architecture, ReadyNetwork, build
 
 HEADER = "learner.json"
 SCHEMA = 3
+LARGEST_WEIGHT = 1e12
+"""No learned mean or variance comes near; larger ones overflow in a few layers."""
 
 
 class SavedLayout(BaseModel):
@@ -306,7 +308,7 @@ class Reader:
         made = {name: self.value(part, f"{path}.{name}") for name, part in parts.items()}
         if kind == "tuple":
             return tuple(made.values())
-        if kind not in self.types:
+        if not isinstance(kind, str) or kind not in self.types:
             raise FileError(f"the saved {path} is a {kind}, which its method does not keep")
         return self._checked(self._made(self.types[kind], made, path), path)
 
@@ -360,7 +362,9 @@ class Reader:
     def check_weights(self, q: MeanField, path: str) -> None:
         sizes = ((q.mean, self.layout.total), (q.variance, self.layout.gaussian_total))
         fit = all(
-            part.shape == (size,) and part.dtype == self.dtype and part.isfinite().all()
+            part.shape == (size,)
+            and part.dtype == self.dtype
+            and bool((part.abs() <= LARGEST_WEIGHT).all())
             for part, size in sizes
         )
         if not fit or not (q.variance > 0).all():

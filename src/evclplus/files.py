@@ -152,11 +152,16 @@ def check_target(path: Path, overwrite: bool) -> None:
 def own_path(text: Path | str, what: str) -> Path:
     """A path as a user writes it, `~` for a home."""
     try:
-        return Path(text).expanduser()
+        path = Path(text).expanduser()
+        path.exists()  # a name may be too long, or have a zero byte
+        return path
     except TypeError:
         raise FileError(f"{what} is {text!r:.60}; give a path") from None
     except RuntimeError:
         raise FileError(f"{what} is {text}, and there is no such user; give a full path") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise FileError(f"{what} is {str(text)[:60]!r}: {reason}; give another path") from None
 
 
 def cache_folder() -> Path:

@@ -821,7 +821,11 @@ class Learner:
         for task in self.learned:
             if task.head >= self.network.heads or task.outputs > self._width(task.head):
                 raise FileError(f"the saved task {task.name!r} has a head that the network has not")
+        if not self.method.keeps(self.memory):
+            raise FileError(f"the saved memory is none of {self.method.name}; it is damaged")
         for examples in tree.found(self.memory, Examples):
+            if self.classifies and examples.labels.dtype != torch.int64:
+                raise FileError("the saved examples have labels that are no classes")
             if examples.head not in self.outputs_seen:
                 raise FileError(f"the saved examples are of head {examples.head}, never learned")
             if len(examples):

@@ -299,7 +299,7 @@ def test_data_show_draws_a_contact_sheet(tmp_path: Path) -> None:
         assert sheet.width > 400
 
 
-@pytest.mark.parametrize("out", ["a[/red]b", "[red]x[/red]", "\x1b[31mred"])
+@pytest.mark.parametrize("out", ["a[/red]b", "[red]x[/red]", "\x1b[31mred", "a\udcff"])
 def test_a_path_is_shown_as_it_is(
     out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

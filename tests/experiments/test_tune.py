@@ -350,6 +350,10 @@ def test_results_that_no_preset_can_have_are_one_line(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("0.00001", "1e400").replace("1e-05", "1e400"))
     with pytest.raises(FileError, match="values that no preset can have"):
         write_preset(tmp_path / "preset.toml", tmp_path)
+    best_of("evcl+", 20, tmp_path)
+    path.write_text(path.read_text().replace("evclplus tune", "\\ud800"))
+    with pytest.raises(FileError, match="values that no preset can have"):
+        write_preset(tmp_path / "preset.toml", tmp_path)
     path.write_text("[" * 100_000)
     with pytest.raises(FileError, match="it is damaged or no result of tune"):
         write_preset(tmp_path / "preset.toml", tmp_path)

@@ -20,7 +20,7 @@ def values() -> list[Any]:
     stream = ec.tasks([(X, Y)])
     numbers = [None, True, 0, 1, 2, -1, 1.5, float("nan"), float("inf"), 2**70, 10**9, 1 + 2j]
     texts = ["", "x", "task", "class", "\ud800", "a\0b", "\x1b[31m", "a" * 5000, b"x", "0"]
-    things = [object(), int, len, lambda *_: 1 / 0, Path("nowhere"), ec.EVCLPlus, ec.EWC()]
+    things = [object(), int, len, lambda *_: None, Path("nowhere"), ec.EVCLPlus, ec.EWC()]
     groups = [[], {}, (), set(), [1], [0, 1], [[0, 1]], [[1, 2], [3]], {"a": 1}, (X, Y), range(3)]
     arrays = [
         *(X.numpy(), X.numpy()[::-1], X.numpy().astype(">f8"), np.asfortranarray(X.numpy())),

@@ -617,7 +617,9 @@ def _flush_denormal() -> None:
 
 
 def _command() -> str:
-    return shlex.join(["evclplus", *sys.argv[1:]])
+    """What was typed, for the record; bytes of a path that are no text are written out."""
+    typed = shlex.join(["evclplus", *sys.argv[1:]])
+    return typed.encode("utf-8", "backslashreplace").decode()
 
 
 def _complain(message: str) -> None:

@@ -165,6 +165,10 @@ class Method(Settings, ABC):
         """The types of memory that this method may keep, for who reads it from a file."""
         return (self.memory_type,)
 
+    def keeps(self, memory: Any) -> bool:
+        """Whether this is a memory of this method, for who reads it from a file."""
+        return isinstance(memory, self.memory_types)
+
     # Three verbs a task.
 
     def begin(self, lesson: Lesson) -> Start:

@@ -98,6 +98,9 @@ class Coreset(Method):
     def memory_types(self) -> tuple[type, ...]:
         return (WithCoreset, *self.method.memory_types)
 
+    def keeps(self, memory: Any) -> bool:
+        return isinstance(memory, WithCoreset) and self.method.keeps(memory.inner)
+
     def begin(self, lesson: Lesson) -> Start:
         """Move the coreset from the training data to the memory."""
         memory: WithCoreset = lesson.memory

@@ -24,6 +24,8 @@ from evclplus.streams.scaling import Scaling, default_scaling, scaled_view
 from evclplus.streams.settings import StreamSettings, base_view
 from evclplus.streams.task import Scenario, Stream, Task, check_name
 
+MOST_OUTPUTS = 10**6
+
 
 def tasks(
     pairs: Iterable[Pair],
@@ -114,7 +116,7 @@ def task(
     is trained on, and the task can be evaluated only if `test` is given.
     """
     check_name(name, "a task")
-    outputs, head = whole("outputs", outputs, 1), whole("head", head, 0)
+    outputs, head = whole("outputs", outputs, 1, MOST_OUTPUTS), whole("head", head, 0)
     train = labelled((x, y), name)
     tested = train.keep(train.rows[:0]) if test is None else labelled(test, f"the test of {name}")
     check_alike(train, tested, (name, "its test part"))

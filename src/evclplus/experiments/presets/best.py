@@ -82,8 +82,9 @@ def write_preset(file: Path, out: Path) -> int:
     _check_budgets(found)
     text = _text(load_preset("tuned"), found)
     try:
+        text.encode()
         Preset(**tomllib.loads(text))  # what cannot be read back is not written
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, UnicodeEncodeError):
         raise FileError(
             f"the settings below {out} have values that no preset can have; search again"
         ) from None
