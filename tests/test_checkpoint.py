@@ -66,6 +66,8 @@ def every_method() -> list[Any]:
 def test_save_load_go_on_equals_never_having_stopped(
     method: ec.Method, scenario: str, tmp_path: Path
 ) -> None:
+    if scenario == "class" and method.needs_head_per_task:
+        pytest.skip("it needs a head for every task")
     stream = blobs(tasks=4, scenario=scenario)
     straight = ec.Learner(small_network(), method, seed=3, samples=4, **TRAINING)
     for task in stream.tasks[:3]:
@@ -627,6 +629,10 @@ def overflowing(header: dict[str, Any], tensors: Tensors) -> None:
     tensors["q.variance"][:] = 1e38
 
 
+def list_for_a_method(header: dict[str, Any], tensors: Tensors) -> None:
+    header["method"]["kind"] = []
+
+
 def number_for_all(header: dict[str, Any], tensors: Tensors) -> None:
     header["kept"] = 1.5
 
@@ -670,6 +676,7 @@ def seed_in_training(header: dict[str, Any], tensors: Tensors) -> None:
         *(
             overflowing,
             list_for_a_type,
+            list_for_a_method,
             more_outputs,
             fewer_classes,
             many_samples,

@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=1000, help="mutated files")
     parser.add_argument("--calls", type=int, default=1000, help="hostile calls")
     parser.add_argument("--commands", type=int, default=50, help="command lines")
+    parser.add_argument("--only", default="", help="files of kinds whose names begin like this")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=int, default=60, help="a case that takes longer hangs")
     parser.add_argument("--megabytes", type=int, default=1024, help="more memory than at the start")
@@ -40,7 +41,7 @@ def main() -> None:
         os.environ |= {"EVCLPLUS_CACHE": f"{folder}/cache", "EVCLPLUS_DATA": ""}
         kinds = list(files.kinds(Path(folder)))
         limit_memory(chosen.megabytes)
-        for kind in kinds:
+        for kind in (one for one in kinds if one.name.startswith(chosen.only)):
             draws = random.Random(f"{chosen.seed} {kind.name}")
             for number in range(round(kind.share * chosen.files)):
                 content = kind.damage(kind.content, draws)

@@ -215,7 +215,7 @@ def from_description(description: dict[str, Any]) -> Method:
         if name != "kind"
     }
     kind = description.get("kind")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise SettingsError(
             f"there is no method {kind!r} here; a method of your own is passed again: "
             "Learner.load(path, method=...)"
