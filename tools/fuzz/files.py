@@ -205,7 +205,7 @@ def _learner(place: Path, name: str, x: torch.Tensor) -> Kind:
         if where < 0.6:
             state.write_bytes(mutate.bytes_of(whole, random))
         else:
-            chosen = random.choice(list(tensors))
+            chosen = random.choice(sorted(tensors))
             changed = tensors | {chosen: mutate.tensor_of(tensors[chosen], random)}
             if random.random() < 0.1:
                 del changed[chosen]
