@@ -49,6 +49,12 @@ class ReadyNetwork(MultiHead):
         super().__init__(body, heads, film=architecture.film)
         self.architecture = architecture
 
+    def with_film(self) -> "ReadyNetwork":
+        told = super().with_film()
+        assert isinstance(told, ReadyNetwork)
+        told.architecture = self.architecture.model_copy(update={"film": True})
+        return told
+
     def grow(self, head: int, outputs: int, features: int) -> None:
         super().grow(head, outputs, features)
         widths = list(self.architecture.heads)

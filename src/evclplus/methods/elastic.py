@@ -32,7 +32,6 @@ class Anchored:
 class ByFisher(Calibrated):
     """A method that penalises moving weights in proportion to their Fisher information."""
 
-    before: ClassVar[dict[str, Any]] = Calibrated.before | FunctionSpace.before
     memory_type: ClassVar[type] = Anchored
     space: ClassVar[Space] = TRAINING | {
         # A sum over examples instead of their mean would only rescale lambda.
@@ -88,6 +87,7 @@ class ByFisher(Calibrated):
 class Elastic(ByFisher, FunctionSpace):
     """The same, with earlier heads that can be held to their answers."""
 
+    before: ClassVar[dict[str, Any]] = ByFisher.before | FunctionSpace.before
     space: ClassVar[Space] = ByFisher.space | {
         "lam_function": OneOf((0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0))
     }
