@@ -38,6 +38,7 @@ from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.rwalk import RiemannianWalk
 from evclplus.methods.sfsvi import FunctionSpaceVI
 from evclplus.methods.synaptic import SynapticIntelligence
+from evclplus.methods.ucb import UCB
 from evclplus.methods.ucl import UCL
 from evclplus.methods.vcl import VCL
 from evclplus.progress import Checkpoints
@@ -64,6 +65,7 @@ __all__ = [
     "GVCL",
     "HAT",
     "METHODS",
+    "UCB",
     "UCL",
     "VCL",
     "Checkpoints",

@@ -32,6 +32,7 @@ from evclplus.methods.rwalk import RiemannianWalk
 from evclplus.methods.sfsvi import FunctionSpaceVI
 from evclplus.methods.space import Space
 from evclplus.methods.synaptic import SynapticIntelligence
+from evclplus.methods.ucb import UCB
 from evclplus.methods.ucl import UCL
 from evclplus.methods.vcl import VCL
 from evclplus.settings import nearest
@@ -103,6 +104,7 @@ METHODS: dict[str, Entry] = {
     "gvcl": _plain(GVCL),
     "gvcl-film": _variant(GVCL, "GVCL with FiLM layers per task.", ("#CCBB44", "|"), film=True),
     "ucl": _plain(UCL),
+    "ucb": _plain(UCB),
     "ewc": _plain(EWC),
     "si": _plain(SynapticIntelligence),
     "mas": _plain(MemoryAwareSynapses),
