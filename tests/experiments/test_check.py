@@ -63,6 +63,7 @@ def test_the_verdict_by_hand() -> None:
     assert Outcome(replace(theirs, accuracy=91 - 1.01 * bound), ours).verdict == "above"
     assert Outcome(replace(theirs, accuracy=91 - 0.99 * bound), ours).verdict == "within"
     assert Outcome(replace(theirs, accuracy=91 + 1.01 * bound), ours).verdict == "below"
+    assert Outcome(replace(theirs, accuracy=10.0), ours[:2]).verdict == "open"
 
 
 def test_a_spread_that_is_not_reported_is_taken_to_be_ours() -> None:
@@ -77,7 +78,7 @@ def test_a_table_says_what_is_behind_it() -> None:
     ]
     text = markdown(found)
     assert "| finetune | small | 99.00 ± 30.00 (1) | 98.50 ± 0.71 | 2 |" in text
-    assert "| finetune more | small | 99.00 | 50.00 ± 0.00 | 1 | 0.00 | below | V |" in text
+    assert "| finetune more | small | 99.00 | 50.00 ± 0.00 | 1 | 0.00 | open | V |" in text
     assert "Sources: a source." in text
     assert "- theirs: this; ours: that" in text
 

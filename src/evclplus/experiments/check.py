@@ -14,7 +14,10 @@ from evclplus.experiments.record import Record
 from evclplus.experiments.store import find_record
 from evclplus.files import write_atomically
 
-Verdict = Literal["within", "above", "below"]
+Verdict = Literal["within", "above", "below", "open"]
+
+FEWEST_SEEDS = 3
+"""With fewer nothing is known of our own spread, and the verdict is open."""
 
 BEGIN, END = "<!-- checks: evclplus check -->", "<!-- end of checks -->"
 """Where the table of a page goes."""
@@ -70,6 +73,8 @@ class Outcome:
 
     @property
     def verdict(self) -> Verdict:
+        if len(self.accuracies) < FEWEST_SEEDS:
+            return "open"
         apart = self.mean - self.check.accuracy
         if abs(apart) <= self.bound:
             return "within"
