@@ -7,7 +7,7 @@ figure that the repository reports. Nothing is tuned. The marks say where a figu
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from evclplus.errors import SettingsError
@@ -274,6 +274,8 @@ def _agem_checks() -> Iterator[Check]:
     walk = {"lam": 1.0, "fisher_average": 0.9, "score_steps": 10, "xi": 1e-3}
     walked = "theirs: scores become 1.5 times the old and half the new; ours: their average"
     yield Check(protocol, "rwalk", 85.80, 0.57, 5, options=walk, training=fast, differs=walked)
+    columns = replace(protocol, name="agem-task", stream=protocol.stream | {"scenario": "task"})
+    yield Check(columns, "progressive", 93.55, 0.07, 5, training=fast)
     yield Check(protocol, "a-gem", 89.12, 0.15, 5, options=stored, training=fast)
 
 
