@@ -149,6 +149,10 @@ class Recording(ec.FineTune):
         CALLED.append("needs_head_per_task")
         return super().needs_head_per_task
 
+    def keeps(self, memory: Any) -> bool:
+        CALLED.append("keeps")
+        return super().keeps(memory)
+
     def has_variance(self, name: str) -> bool:
         CALLED.append("has_variance")
         return super().has_variance(name)

@@ -43,10 +43,10 @@ def check_method(method: Method, compiled: bool = False) -> None:
         check_learns,
         check_is_deterministic,
         check_saves_and_loads,
-        check_goes_on_after_a_stop,
         check_leaves_the_module_alone,
         check_step_functions_are_pure,
         check_update_follows_the_loss,
+        check_goes_on_after_a_stop,
     ]
     if compiled:
         checks.append(check_compiled)

@@ -80,7 +80,7 @@ def test_an_interrupt_keeps_what_is_finished_and_the_next_call_goes_on(tmp_path:
         *QUICK,
         "--epochs=2",
     ]
-    slow = [*words, "--set=vcl.start_epochs=1000000"]
+    slow = [*words, "--set=vcl.start=mle", "--set=vcl.start_epochs=1000000"]
     process = subprocess.Popen(
         [sys.executable, "-m", "evclplus", *slow],
         cwd=tmp_path,
@@ -112,6 +112,7 @@ def test_a_killed_worker_is_reported_and_the_others_go_on(tmp_path: Path) -> Non
         *("compare", "--methods", "vcl,finetune", "--seeds", "1", "--out", "out", "--jobs", "1"),
         *QUICK,
         "--epochs=2",
+        "--set=vcl.start=mle",
         "--set=vcl.start_epochs=1000000",
     ]
     process = subprocess.Popen(

@@ -29,6 +29,7 @@ from evclplus.experiments.store import find_records
 from evclplus.experiments.tune import FIRST_SEED, Search, TrialJob, chosen_of, score
 from evclplus.learner import Learner
 from evclplus.methods import METHODS
+from evclplus.methods.base import training_for
 from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.space import Log, OneOf
 from evclplus.settings import Training
@@ -83,7 +84,9 @@ def test_methods_get_equal_budgets_and_a_search_goes_on(tmp_path: Path) -> None:
     (record,) = find_records(tmp_path / "results" / "mine")
     chosen = Best.read(tmp_path / "results/search/split-digits/ewc.json").settings
     assert record.config.options["lam"] == chosen.options["lam"]
-    assert record.config.training == Training(**chosen.training)
+    assert record.config.training == training_for(
+        METHODS["ewc"].build(), Training(**chosen.training)
+    )
     assert record.config.evaluate_on == "test"
     assert record.seed < FIRST_SEED
 
@@ -239,9 +242,9 @@ def test_a_hopeless_trial_is_stopped_before_it_has_learned_all(
     learned: list[str] = []
     learn = Learner.learn
 
-    def counted(self: Learner, task: Any) -> Learner:
+    def counted(self: Learner, task: Any, *others: Any) -> Learner:
         learned.append(task.name)
-        return learn(self, task)
+        return learn(self, task, *others)
 
     monkeypatch.setattr(Learner, "learn", counted)
     TrialJob(search, 1).run(Callback(), "")

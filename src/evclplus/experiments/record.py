@@ -13,6 +13,7 @@ from evclplus.errors import FileError, SettingsError
 from evclplus.experiments.config import Experiment
 from evclplus.files import read_file, write_atomically
 from evclplus.methods import entry, method, options_of
+from evclplus.methods.base import training_for
 from evclplus.settings import Training
 
 SCHEMA = 1
@@ -101,12 +102,16 @@ class Record(BaseModel):
         that is not known here keeps what it was told."""
         try:
             given = entry(self.config.method).kind.earlier() | self.config.options
-            options = options_of(method(self.config.method, **given))
+            chosen = method(self.config.method, **given)
+            training = training_for(chosen, self.config.training)
             kind = BENCHMARKS[self.config.benchmark].settings
             stream = kind(**self.config.stream).model_dump(mode="json")
         except (SettingsError, KeyError):
             return self.config
-        return self.config.model_copy(update={"options": options, "stream": stream})
+        options = options_of(chosen)
+        return self.config.model_copy(
+            update={"options": options, "stream": stream, "training": training}
+        )
 
     @property
     def is_dirty(self) -> bool:

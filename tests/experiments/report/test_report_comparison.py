@@ -126,10 +126,10 @@ def test_headline_says_only_what_the_seeds_say(records: list[Record], sentence: 
 
 def test_an_option_that_came_after_a_record_makes_no_row_of_its_own() -> None:
     old = make_record("ewc", 0, settings={"options": {"lam": 5.0}})
-    options = options_of(method("ewc", lam=5.0, calibration="none"))
+    options = options_of(method("ewc", lam=5.0, calibration="none", shared_head="free"))
     new = make_record("ewc", 1, settings={"options": options})
     changed = make_record("ewc", 2, settings={"options": {**options, "lam_function": 1.0}})
-    # An old record had no calibration, whatever the default is today.
+    # An old record had no calibration and held no shared head, whatever the defaults are today.
     today = make_record("ewc", 3, settings={"options": options_of(method("ewc", lam=5.0))})
     (comparison,) = comparisons_of([old, new, changed, today])
     assert sorted(row.seeds for row in comparison.rows) == [[0, 1], [2], [3]]
