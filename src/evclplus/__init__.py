@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from evclplus.experiments.config import Experiment
     from evclplus.streams.contact_sheet import contact_sheet
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __all__ = [
     "AGEM",

@@ -11,10 +11,8 @@ ever made from it.
 import copy
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from math import prod
 from pathlib import Path
@@ -37,6 +35,7 @@ from evclplus.core.likelihoods import Classification, Criterion, Likelihood, Reg
 from evclplus.core.network import BayesianNetwork, Predicate
 from evclplus.errors import FileError
 from evclplus.files import make_folder, read_file, write_atomically
+from evclplus.locks import in_turn
 from evclplus.methods.base import Method
 from evclplus.networks import Architecture, ReadyNetwork, build
 
@@ -421,7 +420,7 @@ def write(
     digest = hashlib.sha256(state).hexdigest()
     name = f"state-{digest[:16]}.safetensors"
     content = Header(**header, state=name, sha256=digest)
-    with one_writer(folder):
+    with in_turn(folder):
         exists = (folder / HEADER).exists()
         if exists and not overwrite:
             raise FileError(
@@ -433,25 +432,6 @@ def write(
         if old is not None and old != name:
             (folder / old).unlink(missing_ok=True)
     return folder
-
-
-@contextmanager
-def one_writer(folder: Path) -> Iterator[None]:
-    """Whoever else saves into the folder waits meanwhile, and then sees what is there. The lock is
-    on the folder itself, so nothing is left behind, whoever is killed."""
-    try:
-        import fcntl
-
-        handle = os.open(folder, os.O_RDONLY)
-    except (ImportError, OSError):  # not on this system; the last one then wins
-        yield
-        return
-    try:
-        with suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _old_state(folder: Path) -> str | None:

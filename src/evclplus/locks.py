@@ -1,4 +1,4 @@
-"""One writer of a folder at a time.
+"""One writer of a folder at a time: who comes second is refused, or waits its turn.
 
 The lock is the system's own (flock), so it ends with its process, however that ends: there are no
 stale locks. What the file says is for whoever is refused.
@@ -30,6 +30,25 @@ def only_writer(folder: Path, name: str = LOCK) -> Iterator[None]:
         # Removed while it is still held: who waits at the old file sees that it is no longer there.
         with suppress(OSError):
             path.unlink()
+        os.close(handle)
+
+
+@contextmanager
+def in_turn(folder: Path) -> Iterator[None]:
+    """Whoever else saves into the folder waits meanwhile, and then sees what is there. The lock is
+    on the folder itself, so nothing is left behind, whoever is killed."""
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ModuleNotFoundError, OSError):  # not on this system; the last one then wins
+        yield
+        return
+    try:
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
         os.close(handle)
 
 

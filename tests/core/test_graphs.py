@@ -1,6 +1,7 @@
 """Compiled functions that other processes find on disk."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,19 @@ def test_what_is_damaged_is_not_loaded(folder: Path, tmp_path: Path, damage: str
     copy.write_text(text.get(damage, description.read_text()))
     with pytest.raises(AssertionError, match="should have been loaded"):
         Graphs(tmp_path).find(KEY, cannot_trace, arguments())
+
+
+@pytest.mark.parametrize("who", ["group", "others"])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_code_that_others_may_have_written_is_not_loaded(
+    folder: Path, tmp_path: Path, who: str, depth: int
+) -> None:
+    copy = shutil.copytree(folder, tmp_path / "graphs")
+    assert_right(Graphs(copy).find(KEY, cannot_trace, arguments()))
+    (inner,) = copy.iterdir()
+    (copy, inner)[depth].chmod(0o720 if who == "group" else 0o702)
+    with pytest.raises(AssertionError, match="should have been loaded"):
+        Graphs(copy).find(KEY, cannot_trace, arguments())
 
 
 def test_where_nothing_can_be_written_it_is_compiled_for_this_process(tmp_path: Path) -> None:

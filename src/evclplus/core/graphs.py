@@ -7,6 +7,7 @@ them in milliseconds, without tracing and without torch's compiler.
 """
 
 import json
+import os
 import platform
 import shutil
 from collections.abc import Callable, Sequence
@@ -140,7 +141,8 @@ def _keep(
     text = json.dumps(about, indent=1)
     path = folder / f"{_digest(text.encode() + content)}.json"
     with suppress(OSError, FileError):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(exist_ok=True, mode=0o700)
         write_atomically(path.with_suffix(".so"), content)
         write_atomically(path, text)
         kept = sorted(folder.parent.iterdir(), key=lambda path: path.stat().st_mtime)
@@ -149,8 +151,11 @@ def _keep(
 
 
 def _loaded(folder: Path | None, arguments: Sequence[Argument]) -> Graph | None:
-    """What is kept for these arguments, if it is whole."""
-    for path in sorted(folder.glob("*.json")) if folder else ():
+    """What is kept for these arguments, if it is whole and nobody else can have written it: it is
+    code."""
+    if folder is None or not (_is_ours(folder) and _is_ours(folder.parent)):
+        return None
+    for path in sorted(folder.glob("*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             text, content = path.read_bytes(), path.with_suffix(".so").read_bytes()
             about = json.loads(text)
@@ -160,6 +165,16 @@ def _loaded(folder: Path | None, arguments: Sequence[Argument]) -> Graph | None:
                 program = Program(about["call"], about["kernels"])
                 return Graph(program.opened(content), used, forms)
     return None
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder is this user's and nobody else may write there."""
+    try:
+        about = folder.stat()
+    except OSError:
+        return False
+    # A system without such owners has no such permissions either.
+    return not hasattr(os, "getuid") or (about.st_uid == os.getuid() and not about.st_mode & 0o022)
 
 
 class NamelessError(Exception):

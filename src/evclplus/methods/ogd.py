@@ -66,7 +66,7 @@ class OrthogonalGradientDescent(Method):
 
     @property
     def optimisers(self) -> tuple[Optimiser, ...]:
-        # To first order: Adam's steps, which are long in every weight, keep less of old answers.
+        # Plain steps as in the paper; a projected step of Adam's is exact to first order as well.
         return ("sgd", "adam")
 
     def first_memory(self, q: MeanField) -> Directions:
