@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from evclplus import networks
 from evclplus.core.examples import Examples
 from evclplus.core.heads import MultiHead
+from evclplus.core.noise import identities
 from evclplus.learner import Learner
 from evclplus.methods.base import Method
 from evclplus.streams.task import Task
@@ -100,6 +101,14 @@ class _Continual(BaseEstimator):
         self.learner_.learn(
             Task(f"call {index + 1}", index, train=examples, validation=nothing, test=nothing)
         )
+
+    def _answers(self, x: Any, task: Any, ask: Callable[[Learner, Tensor, int], Tensor]) -> Array:
+        """What the learner answers to each row. Rows are asked in an order of their own: the
+        last digit of a product depends on where in it a row stands."""
+        rows, at = self._asked(x, task)
+        order = identities(rows).argsort(stable=True)
+        found: Array = ask(self.learner_, rows[order], at)[order.argsort()].numpy()
+        return found
 
     def _asked(self, x: Any, task: Any) -> tuple[Tensor, int]:
         """The rows, and a call that learned the head to ask."""
@@ -186,10 +195,9 @@ class ContinualClassifier(ClassifierMixin, _Continual):
 
     def predict_proba(self, X: Any, task: Any = None) -> Array:  # noqa: N803
         """A probability for each of `classes_`; those that the task does not have get zero."""
-        rows, at = self._asked(X, task)
-        found = np.zeros((len(rows), len(self.classes_)), np.float32)
-        places = np.searchsorted(self.classes_, self.classes_of_[task])
-        found[:, places] = self.learner_.predict_proba(rows, task=at).numpy()
+        own = self._answers(X, task, Learner.predict_proba)
+        found = np.zeros((len(own), len(self.classes_)), np.float32)
+        found[:, np.searchsorted(self.classes_, self.classes_of_[task])] = own
         return found
 
     def predict(self, X: Any, task: Any = None) -> Array:  # noqa: N803
@@ -206,6 +214,11 @@ class ContinualRegressor(RegressorMixin, _Continual):
     """
 
     criterion = "regression"
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
     def fit(self, X: Any, y: Any) -> "ContinualRegressor":  # noqa: N803
         """Forget everything and learn one task."""
@@ -232,10 +245,9 @@ class ContinualRegressor(RegressorMixin, _Continual):
 
     def predict(self, X: Any, task: Any = None) -> Array:  # noqa: N803
         """The mean of each row's target."""
-        rows, at = self._asked(X, task)
-        found = self.learner_.predict(rows, task=at).numpy().astype(np.float64)
+        found = self._answers(X, task, Learner.predict).astype(np.float64)
         back: Array = found * self.target_scale_ + self.target_shift_
-        return back.reshape(len(rows), *self.target_shape_)
+        return back.reshape(len(found), *self.target_shape_)
 
 
 def _moments(x: Array) -> tuple[Array, Array]:
