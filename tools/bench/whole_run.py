@@ -34,13 +34,13 @@ def whole_run(epochs: int = 10, examples: int = EXAMPLES, turns: int = 2) -> Who
     with TemporaryDirectory() as folder:
         ours = our_command(stream, epochs, examples, Path(folder, "run"))
         rival = plain_command(stream, epochs, examples)
-        compiler_cache = Path(folder, "compiler")
-        plain = [_process(rival, compiler_cache)]  # first, as it warms the file cache for both
-        cold = _process(ours, compiler_cache)
+        caches = Path(folder, "caches")
+        plain = [_process(rival, caches)]  # first, as it warms the file cache for both
+        cold = _process(ours, caches)
         warm = []
         for _ in range(turns):
-            plain.append(_process(rival, compiler_cache))
-            warm.append(_process(ours, compiler_cache))
+            plain.append(_process(rival, caches))
+            warm.append(_process(ours, caches))
     return WholeRun(cold, min(warm), min(plain[1:]), stream)
 
 
@@ -64,9 +64,13 @@ def plain_command(stream: str, epochs: int, examples: int) -> list[str]:
     ]
 
 
-def _process(words: Sequence[str], compiler_cache: Path) -> float:
+def _process(words: Sequence[str], caches: Path) -> float:
     """Seconds of a new Python process."""
-    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(compiler_cache)}
+    # Decoded data are kept with compiled steps, and plain, which goes first, decodes for both.
+    environment = os.environ | {
+        "EVCLPLUS_CACHE": str(caches),
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+    }
 
     def work() -> None:
         done = subprocess.run(
