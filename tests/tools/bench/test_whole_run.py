@@ -42,8 +42,8 @@ def test_without_real_data_both_sides_learn_synthetic_tasks(
 ) -> None:
     calls: list[tuple[str, Path]] = []
 
-    def process(words: list[str], compiler_cache: Path) -> float:
-        calls.append((words[1], compiler_cache))
+    def process(words: list[str], caches: Path) -> float:
+        calls.append((words[1], caches))
         return float(len(calls))
 
     monkeypatch.setattr(module, "_process", process)
