@@ -200,6 +200,8 @@ ANY_SIZE: list[nn.Module] = [
         *(nn.AvgPool3d(1), nn.AdaptiveAvgPool3d(1), nn.Softplus(), nn.Sigmoid(), nn.LeakyReLU()),
     ),
     nn.Sequential(nn.Identity(), nn.Linear(15, 4), nn.ReLU(), nn.Linear(4, 7), nn.Tanh()),
+    # More noise than is made at once where nothing is compiled.
+    nn.Sequential(nn.Linear(15, 600), nn.ReLU()),
 ]
 """With their sizes, 2, 3, 4 and 7 among them, as batch sizes below."""
 

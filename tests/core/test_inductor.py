@@ -64,8 +64,16 @@ def test_integers_divided_by_zero_are_an_error_and_not_the_end_of_the_process() 
     one, other = torch.arange(7), torch.tensor([1, 2, 3, 1, 2, 3, 2])
     graph = compiled(divide, one, other)
     assert torch.equal(graph([one, other])[0], divide(one, other)[0])
-    with pytest.raises(ZeroDivisionError, match="divided an integer by zero"):
+    with pytest.raises(ArithmeticError, match="an index or a divisor that cannot be"):
         graph([one, torch.zeros_like(other)])
+
+
+def test_a_function_that_takes_a_size_for_a_constant_is_not_compiled() -> None:
+    def in_parts(vector: Tensor) -> tuple[Tensor, ...]:
+        return (torch.cat([part * 2 for part in vector.split(4)]),)
+
+    with pytest.raises(RuntimeError, match="one size only"):
+        traced(in_parts, [torch.ones(9)], [True])
 
 
 def test_what_the_compiler_does_not_understand_is_an_error_of_one_line() -> None:

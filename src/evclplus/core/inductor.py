@@ -93,12 +93,17 @@ def _kernel(entry: Any, tensors: int, sizes: int) -> Callable[..., None]:
 
     def run(*given: Any) -> None:
         if entry(*map(address, given[:tensors]), *given[tensors:]):
-            raise ZeroDivisionError("a compiled function divided an integer by zero")
+            raise ArithmeticError("a compiled function met an index or a divisor that cannot be")
 
     return run
 
 
 # Tracing.
+
+
+def is_traced(tensor: Tensor) -> bool:
+    """Whether it has no numbers yet, only operations that will make them."""
+    return type(tensor) is not Tensor or torch._is_functional_tensor(tensor)
 
 
 def traced(
@@ -113,6 +118,11 @@ def traced(
     import_module("torch._inductor.lowering")  # decompositions need it and do not import it
     with _without_numbers(tensors, any_size) as shapes:
         trace = make_fx(_functional(function), select_decomp_table())(*shapes)
+        sizes = [one.shape[0] for one, is_any in zip(shapes, any_size, strict=True) if is_any]
+        # A size that the function has taken for a constant would be read beyond a shorter row's
+        # end. Which one it is stands in torch's log (TORCH_LOGS=+dynamic).
+        if any(isinstance(size, int) or size.node.maybe_as_int() is not None for size in sizes):
+            raise RuntimeError("a compiled function would serve one size only")
     placeholders = trace.graph.find_nodes(op="placeholder")
     trace.graph.eliminate_dead_code()
     used = tuple(bool(node.users) for node in placeholders)

@@ -10,6 +10,8 @@ from math import pi
 import torch
 from torch import Tensor
 
+from evclplus.core.inductor import is_traced
+
 BLOCK = 2**17
 """Pairs made at once where nothing is compiled, so that they stay in a processor's cache."""
 
@@ -32,7 +34,7 @@ class Noise:
         start, self.used = self.used, self.used + pairs
         places = torch.arange(start, self.used, dtype=torch.int32, device=tensor.device)
         seed = self.seed.to(tensor.device).unbind()
-        if _is_traced(tensor) or pairs <= BLOCK:
+        if is_traced(tensor) or pairs <= BLOCK:  # a trace needs no blocks, it would unroll them
             both = torch.cat(_pairs(places, seed, tensor.dtype))
         else:
             both = tensor.new_empty(2 * pairs)
@@ -43,11 +45,6 @@ class Noise:
                 ):
                     target.copy_(found)
         return both[:count].view(tensor.shape)
-
-
-def _is_traced(tensor: Tensor) -> bool:
-    """Whether it stands for a tensor that is not there yet: a trace needs no blocks."""
-    return type(tensor) is not Tensor
 
 
 def _pairs(places: Tensor, seed: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
