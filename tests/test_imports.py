@@ -35,6 +35,7 @@ PARTS = [
     "core",
     "files",
     "processes",
+    "processor",
     "settings",
     "errors",
 ]

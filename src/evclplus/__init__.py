@@ -41,6 +41,7 @@ from evclplus.methods.synaptic import SynapticIntelligence
 from evclplus.methods.ucb import UCB
 from evclplus.methods.ucl import UCL
 from evclplus.methods.vcl import VCL
+from evclplus.processor import use_wide_vectors
 from evclplus.progress import Checkpoints
 from evclplus.settings import Training
 from evclplus.streams.permuted import permuted_tasks
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from evclplus.streams.contact_sheet import contact_sheet
 
 __version__ = "0.4.0"
+
+use_wide_vectors()  # before the first product, or it is too late
 
 __all__ = [
     "AGEM",

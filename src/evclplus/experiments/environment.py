@@ -1,5 +1,6 @@
 """What a number depends on beside its settings: versions, the processor's ways and the commit."""
 
+import os
 import platform
 import subprocess
 from importlib import metadata
@@ -7,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from evclplus.processor import SETTING
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -24,6 +27,7 @@ def environment(**more: Any) -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "threads": torch.get_num_threads(),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
+        "products": os.environ.get(SETTING, "as MKL chooses"),
         "flush_denormal": flushes_denormal(),
         **more,
     }
