@@ -37,7 +37,7 @@ def test_threads_get_the_answers_of_one(name: str, own: bool) -> None:
     learner.learn(blobs()[0])
     first = [learner.predict_proba(one[None]) for one in x]
     local = set(learner.network.local_layers)
-    learner._predictors = {}  # the first to ask trains it
+    learner._answers = learner._new_answers()  # the first to ask trains it
     begin = Barrier(THREADS)
 
     def ask(_: int) -> list[Tensor]:

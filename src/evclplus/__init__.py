@@ -4,13 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from evclplus import networks
+from evclplus.answers import Evaluation, Uncertainty
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead
 from evclplus.core.likelihoods import Regression
 from evclplus.core.metrics import Scores
 from evclplus.errors import EvclplusError
-from evclplus.learner import Evaluation, Learner, Uncertainty
+from evclplus.learner import Learner
 from evclplus.methods import METHODS, method
 from evclplus.methods.agem import AGEM
 from evclplus.methods.base import Method

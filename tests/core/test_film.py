@@ -118,7 +118,7 @@ def test_a_scale_moves_only_what_its_own_task_answers() -> None:
     x = stream[0].test.inputs()
     before = [learner.predict_proba(x, task=task) for task in (0, 1)]
     films(learner)["films.1.0.scale"][3] += 1
-    learner._predictors = {}
+    learner._answers = learner._new_answers()
     assert torch.equal(learner.predict_proba(x, task=0), before[0])
     assert not torch.equal(learner.predict_proba(x, task=1), before[1])
 

@@ -42,7 +42,7 @@ def test_fine_tuning_for_a_test_is_never_fed_back() -> None:
     for task in stream:
         learner.learn(task)
     before = learner.q.mean.clone()
-    recalled = learner._predictor(0)[1]
+    recalled = learner._answers.predictor(0)[1]
     assert not torch.equal(recalled.mean, before)
     learner.evaluate(stream)
     assert torch.equal(learner.q.mean, before)
@@ -53,7 +53,7 @@ def test_running_statistics_of_fine_tuning_are_not_fed_back_either() -> None:
     method = ec.Coreset(method=ec.FineTune(), coreset_size=10)
     learner = ec.Learner(Convolutional(), method, epochs=3, batch_size=20).learn(stream[0])
     before = {name: buffer.clone() for name, buffer in learner.network.buffers.items()}
-    recalled = learner._predictor(0)[0].buffers
+    recalled = learner._answers.predictor(0)[0].buffers
     assert not torch.equal(recalled["norm.running_mean"], before["norm.running_mean"])
     assert all(torch.equal(before[name], now) for name, now in learner.network.buffers.items())
 
@@ -62,7 +62,7 @@ def test_each_head_is_tuned_on_its_own_coreset() -> None:
     learner, stream = learner_with(ec.Coreset(method=ec.VCL(), coreset_size=10))
     for task in stream:
         learner.learn(task)
-    q = [learner._predictor(head)[1] for head in (0, 1)]
+    q = [learner._answers.predictor(head)[1] for head in (0, 1)]
     named = [learner.network.layout.named(one.mean) for one in (learner.q, *q)]
     # Its own head moves, the other one does not.
     assert not torch.equal(named[1]["heads.0.weight"], named[0]["heads.0.weight"])

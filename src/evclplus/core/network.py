@@ -218,6 +218,14 @@ class BayesianNetwork:
         """How many heads there are; a module that is no `MultiHead` is one."""
         return len(self.skeleton.heads) if isinstance(self.skeleton, MultiHead) else 1
 
+    def linear_head(self, head: int) -> nn.Linear | None:
+        """A head that can become wider, if it is one."""
+        module = self.skeleton
+        if not isinstance(module, MultiHead) or head >= len(module.heads):
+            return None
+        own = module.heads[head]
+        return own if isinstance(own, nn.Linear) else None
+
     def owner(self, name: str) -> int | None:
         """The head that a weight belongs to; None: all tasks use it. A module of one's own says so
         with a method of that name."""
