@@ -23,6 +23,7 @@ PARTS = [
     "checkpoint",
     "front_door",
     "answers",
+    "recognition",
     "learned",
     "train",
     "progress",

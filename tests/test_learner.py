@@ -393,8 +393,7 @@ def test_the_order_of_calls_matters() -> None:
     with pytest.raises(StateError, match="there is no task 1"):
         learner.predict(torch.zeros(1, 4), task=1)
     learner.learn(stream[1])
-    with pytest.raises(StateError, match="say which"):
-        learner.predict(torch.zeros(1, 4))
+    assert learner.predict(torch.zeros(1, 4)).shape == (1,)  # a head is chosen
 
 
 @pytest.mark.parametrize(

@@ -30,15 +30,24 @@ class Evaluation:
 
     tasks: tuple[str, ...]
     scores: tuple[Scores, ...]
+    recognised: tuple[float, ...] = ()
+    """Where tasks were not told: the share of each task's inputs for which its head was chosen."""
 
     @property
     def average_accuracy(self) -> float:
         return fmean(score.accuracy for score in self.scores)
 
+    @property
+    def average_recognised(self) -> float:
+        return fmean(self.recognised)
+
     def __str__(self) -> str:
         pairs = zip(self.tasks, self.scores, strict=True)
         parts = [f"{name} {score.accuracy:.1%}" for name, score in pairs]
-        return f"{', '.join(parts)}; average {self.average_accuracy:.1%}"
+        found = f"{', '.join(parts)}; average {self.average_accuracy:.1%}"
+        if self.recognised:
+            found += f"; the right head chosen for {self.average_recognised:.1%}"
+        return found
 
 
 @dataclass(frozen=True)

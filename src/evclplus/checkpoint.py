@@ -102,6 +102,10 @@ class Header(BaseModel):
         default_factory=dict, description="checksums of parameters that are not learned"
     )
     learned: list[SavedTask]
+    recognise: Literal["entropy", "features"] = "entropy"
+    typical: list[tuple[float, float]] = Field(
+        default_factory=list, description="of each task, how typical its own examples are"
+    )
     kept: Any = Field(description="what the method keeps, but for its tensors")
     optimiser_steps: int = Field(
         0, ge=0, description="that the optimiser's running means have seen; 0: none are kept"

@@ -9,7 +9,8 @@ from evclplus.settings import is_whole
 from evclplus.streams.task import Task
 
 Asked = Task | str | int | None
-"""A learned task, its name or its position; None where all tasks share one head."""
+"""A learned task, its name or its position; None where it is not known, or all tasks share one
+head."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +51,13 @@ def outputs_seen(learned: Tasks) -> dict[int, int]:
     return seen
 
 
-def head_of(learned: Tasks, task: Asked) -> int:
-    """The head that answers for a task."""
+def head_of(learned: Tasks, task: Asked) -> int | None:
+    """The head that answers for a task; None where there are several and the task is not known."""
     if task is not None:
         return known(learned, task).head
     check_any(learned)
-    heads = sorted(outputs_seen(learned))
-    if len(heads) > 1:
-        raise StateError(
-            f"the network has a head for each of {len(heads)} tasks; say which: predict(x, task=0)"
-        )
-    return heads[0]
+    heads = outputs_seen(learned)
+    return next(iter(heads)) if len(heads) == 1 else None
 
 
 def known(learned: Tasks, task: Task | str | int) -> Learned:
@@ -85,9 +82,17 @@ def classes_of(learned: Tasks, task: Asked) -> tuple[int, ...]:
     """The caller's label of each output that answers for a task.
 
     A domain-incremental head may stand for other classes in every task. Asked without a task, it
-    has its outputs' numbers.
+    has its outputs' numbers; several heads have the classes of all of them.
     """
     head = head_of(learned, task)
+    if head is not None:
+        return classes_of_head(learned, head, task)
+    of_heads = (classes_of_head(learned, one) for one in sorted(outputs_seen(learned)))
+    return tuple(dict.fromkeys(label for labels in of_heads for label in labels))
+
+
+def classes_of_head(learned: Tasks, head: int, task: Asked = None) -> tuple[int, ...]:
+    """The caller's label of each output of a head, as a task knows it or as all of its tasks do."""
     own = () if task is None else known(learned, task).classes
     of_head = [one.classes for one in learned if one.head == head]
     longest = max((one for one in of_head if one[: len(own)] == own), key=len)

@@ -22,18 +22,28 @@ from evclplus.core.batches import batches_per_epoch
 from evclplus.core.engine import Moments
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
-from evclplus.core.heads import new_weights
+from evclplus.core.heads import MultiHead, new_weights
 from evclplus.core.likelihoods import Classification, Criterion, Likelihood, likelihood_of
 from evclplus.core.metrics import Scores, entropy, scores
 from evclplus.core.network import BayesianNetwork, Predicate
+from evclplus.core.typicality import Typical
 from evclplus.errors import DataError, FileError, SettingsError, StateError
 from evclplus.files import own_path
 from evclplus.front_door import check_network, check_task, checked_inputs
-from evclplus.learned import Asked, Learned, classes_of, head_of, known, outputs_seen
+from evclplus.learned import (
+    Asked,
+    Learned,
+    classes_of,
+    classes_of_head,
+    head_of,
+    known,
+    outputs_seen,
+)
 from evclplus.methods import described, from_description
 from evclplus.methods import method as method_named
 from evclplus.methods.base import Lesson, Method, training_for
 from evclplus.progress import Checkpoints, Identity, Progress, digest_of
+from evclplus.recognition import Recognise, first_features, most_typical, surest, typical_of
 from evclplus.saving import known_points, restore, saved
 from evclplus.seeding import derived_seed, generator
 from evclplus.settings import Optimiser, Training, whole
@@ -56,6 +66,9 @@ class Learner:
     criterion   "classification", "regression" (or `Regression(std)`), or a function of (outputs, y)
                 that gives the mean loss of a batch
     point       says which parameters, by name, stay point values
+    recognise   how a head is chosen where every task has one and a prediction is asked for without
+                a task: "entropy", the surest one, or "features", for which the mean and covariance
+                of each task's features are kept
 
     The other settings are those of `Training`.
     """
@@ -71,6 +84,7 @@ class Learner:
         | Likelihood
         | Criterion = "classification",
         point: Predicate = lambda name: False,
+        recognise: Recognise = "entropy",
         callback: Callback | None = None,
         epochs: int | None = None,
         batch_size: int = Training.default("batch_size"),
@@ -95,6 +109,13 @@ class Learner:
             )
         if not callable(point):
             raise SettingsError(f"point = {point!r:.60} is wrong: a function of a parameter's name")
+        if recognise not in get_args(Recognise):
+            choices = ", ".join(get_args(Recognise))
+            raise SettingsError(f"recognise = {recognise!r:.60} is wrong: one of {choices}")
+        if recognise == "features" and not isinstance(network, MultiHead):
+            raise SettingsError(
+                "recognise = 'features' needs a network with heads; wrap it: MultiHead(body)"
+            )
         wanted = Training(
             epochs=epochs,
             batch_size=batch_size,
@@ -111,6 +132,7 @@ class Learner:
         )
         self.training = training_for(self.method, wanted)
         self.likelihood = likelihood_of(criterion)
+        self.recognise = recognise
         self.callback = callback or Callback()
         has_variance = self.method.has_variance
         with torch.inference_mode(False):
@@ -124,6 +146,8 @@ class Learner:
         self.moments: Moments | None = None
         """What the optimiser remembers from task to task, with `keep_optimiser`."""
         self.learned: tuple[Learned, ...] = ()
+        self.typical: tuple[Typical, ...] = ()
+        """What the inputs of each task look like, with recognise = "features"."""
         self.forms: set[str] = set()
         """Which forms of a training step were taken: compiled, plain, or why compiling failed."""
         self._answers = self._new_answers()
@@ -216,6 +240,7 @@ class Learner:
             "method": json.dumps(described(self.method), sort_keys=True),
             "training": json.dumps(training, sort_keys=True),
             "likelihood": json.dumps(checkpoint.saved_likelihood(self.likelihood)),
+            "recognise": self.recognise,
             "data": digest_of(task.train),
             "learner": digest_of(first, q, memory, network.buffers, moments),
         }
@@ -244,6 +269,8 @@ class Learner:
             moments=moments,
         )
         memory = self.method.end(lesson, start, trained)
+        if self.recognise == "features":
+            self.typical = (*self.typical, typical_of(network, task.train))
         self.network, self.q, self.memory = network, trained.q, memory
         self.moments = trained.moments
         self.learned = (*self.learned, Learned.of(task, lesson.calibrated))
@@ -321,7 +348,9 @@ class Learner:
         column is.
 
         `x` is network input, as `task.test.inputs()` gives it. `task` is a learned task, its name
-        or its position, counted from 0; it may be left out when all tasks share one head.
+        or its position, counted from 0. It may be left out when all tasks share one head. Left out
+        when there are several, a head is chosen for each input (`which_task`), and classes of other
+        heads have probability 0.
         """
         return self._predict(x, task, samples)[0]
 
@@ -332,14 +361,48 @@ class Learner:
             best = self.predict_proba(x, task, samples).argmax(1)
             return torch.tensor(self.classes(task))[best]
         head, values = self._asked(x, task)
-        parts = self._answers.outputs(values, head, self._samples(samples))
-        return torch.cat([one.mean(0)[:, : self.outputs_seen[head]] for one in parts])
+        samples = self._samples(samples)
+        if head is not None:
+            return self._mean_outputs(values, head, samples)
+        widths = set(self.outputs_seen.values())
+        if len(widths) > 1:
+            raise StateError(f"the heads have {sorted(widths)} outputs; say which: predict(x, 0)")
+        found = values.new_empty(len(values), *widths)
+        for head, rows in self._rows_by_head(self._choose(values, samples)[0]):
+            found[rows] = self._mean_outputs(values[rows], head, samples)
+        return found
+
+    def which_task(self, x: Any, samples: int | None = None) -> Tensor:
+        """The position of the task that each input seems to belong to, by `recognise`. With
+        "entropy" only heads can be told apart: of tasks that share one it is the first."""
+        _, values = self._asked(x, None)
+        return self._choose(values, self._samples(samples))[0]
+
+    def known_task(self, x: Any, surprise: float = 1.0) -> int | None:
+        """The position of the learned task that a batch of inputs comes from; None: of no learned
+        task. For data that arrive without borders, with recognise = "features".
+
+        The batch is compared with every task by the mean log-density of its features. It comes
+        from the task that it surprises least, unless that is by more than `surprise` of the task's
+        own standard deviations.
+        """
+        if self.recognise != "features":
+            raise StateError(
+                "to know a task again, statistics of its inputs have to be kept: "
+                "Learner(..., recognise='features')"
+            )
+        if not self.learned:
+            return None
+        _, values = self._asked(x, 0)
+        features = torch.cat(list(first_features(self.network, values)))
+        found = [one.surprise(features) for one in self.typical]
+        return found.index(min(found)) if min(found) <= surprise else None
 
     def classes(self, task: Asked = None) -> tuple[int, ...]:
         """The caller's label of each output that answers for a task, the columns of predict_proba.
 
         A domain-incremental head may stand for other classes in every task. Asked without a task,
-        it has its outputs' numbers.
+        it has its outputs' numbers; several heads have the classes of all of them.
         """
         self._check_classifies("classes")
         return classes_of(self.learned, task)
@@ -351,8 +414,12 @@ class Learner:
         # Rounding may take the difference a hair below zero, which it never is.
         return Uncertainty(total, data, (total - data).clamp_min(0))
 
-    def evaluate(self, tasks: Task | Iterable[Task], on: Side = "test") -> Evaluation:
-        """Scores on each of the tasks, all of them learned before."""
+    def evaluate(
+        self, tasks: Task | Iterable[Task], on: Side = "test", tell_task: bool = True
+    ) -> Evaluation:
+        """Scores on each of the tasks, all of them learned before. With `tell_task=False` the
+        learner chooses the head of each input itself, and how often it is the right one is in
+        `recognised`."""
         chosen = [tasks] if isinstance(tasks, Task) else listed(tasks, "the tasks to evaluate")
         if not isinstance(on, str) or on not in get_args(Side):
             raise SettingsError(f"on = {on!r:.60} is wrong: one of {', '.join(get_args(Side))}")
@@ -362,42 +429,106 @@ class Learner:
             if not isinstance(task, Task):
                 raise DataError(f"{task!r:.60} is no task; give tasks, such as those of a stream")
             known(self.learned, task)
-        return Evaluation(
-            tuple(task.name for task in chosen),
-            tuple(self.score(getattr(task, on), task.name) for task in chosen),
-        )
+        names = tuple(task.name for task in chosen)
+        if not tell_task and len(self.outputs_seen) > 1:
+            found = [self._score_untold(getattr(task, on), task) for task in chosen]
+            return Evaluation(names, tuple(one for one, _ in found), tuple(r for _, r in found))
+        return Evaluation(names, tuple(self.score(getattr(task, on), task.name) for task in chosen))
 
     def score(self, examples: Examples, name: str) -> Scores:
         """Scores on any examples, also those of a task that is not learned yet."""
-        self._check_classifies("scores")
-        check_labels(examples, f"data of task {name!r}")
-        if len(examples) == 0:
-            raise DataError(f"task {name!r} has no examples to be tested on")
+        self._check_scored(examples, name)
         outputs = max(self.outputs_seen.get(examples.head, 0), examples.outputs)
         own = self.network.linear_head(examples.head)
         narrow = own is not None and own.out_features < outputs
         new = examples.head not in self.outputs_seen or narrow
         with torch.inference_mode(False):
             by = self._with_head(examples)[:2] if new else None
-        values = examples.inputs()
-        if values.is_floating_point():
-            values = values.to(self.q.mean.dtype)
+        values = self._inputs(examples)
         probabilities, _ = self._answers.probabilities(
             values, examples.head, outputs, self._samples(None), by
         )
         return scores(probabilities, examples.labels)
 
-    def _asked(self, x: Any, task: Asked) -> tuple[int, Tensor]:
-        """The head that answers for a task, and inputs that it can take."""
+    def _score_untold(self, examples: Examples, task: Task) -> tuple[Scores, float]:
+        """Scores where the head has to be chosen, and how often it was the right one."""
+        self._check_scored(examples, task.name)
+        values = self._inputs(examples)
+        probabilities, _, tasks = self._predict_untold(values, self._samples(None))
+        labels = self._columns(task.head)[examples.labels]
+        heads = torch.tensor([one.head for one in self.learned])[tasks]
+        return scores(probabilities, labels), (heads == task.head).double().mean().item()
+
+    def _check_scored(self, examples: Examples, name: str) -> None:
+        self._check_classifies("scores")
+        check_labels(examples, f"data of task {name!r}")
+        if len(examples) == 0:
+            raise DataError(f"task {name!r} has no examples to be tested on")
+
+    def _inputs(self, examples: Examples) -> Tensor:
+        values = examples.inputs()
+        return values.to(self.q.mean.dtype) if values.is_floating_point() else values
+
+    def _asked(self, x: Any, task: Asked) -> tuple[int | None, Tensor]:
+        """The head that answers for a task, None where it is to be chosen, and inputs that it can
+        take."""
         head = head_of(self.learned, task)
-        return head, checked_inputs(x, self.learned, self.network, self.q, head, self.seed)
+        tried = self.learned[0].head if head is None else head
+        return head, checked_inputs(x, self.learned, self.network, self.q, tried, self.seed)
 
     def _predict(self, x: Any, task: Asked, samples: int | None) -> tuple[Tensor, Tensor]:
         """Class probabilities, and the mean entropy of those under each sample."""
         self._check_classifies("probabilities")
         head, values = self._asked(x, task)
-        outputs = self.outputs_seen[head]
-        return self._answers.probabilities(values, head, outputs, self._samples(samples))
+        if head is None:
+            return self._predict_untold(values, self._samples(samples))[:2]
+        return self._probabilities(values, head, self._samples(samples))
+
+    def _probabilities(self, x: Tensor, head: int, samples: int) -> tuple[Tensor, Tensor]:
+        return self._answers.probabilities(x, head, self.outputs_seen[head], samples)
+
+    def _mean_outputs(self, x: Tensor, head: int, samples: int) -> Tensor:
+        parts = self._answers.outputs(x, head, samples)
+        return torch.cat([one.mean(0)[:, : self.outputs_seen[head]] for one in parts])
+
+    def _predict_untold(self, x: Tensor, samples: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The same over the classes of all heads, and the task that was chosen for each input."""
+        tasks, known = self._choose(x, samples)
+        probabilities = torch.zeros(len(x), len(self.classes()), dtype=self.q.mean.dtype)
+        entropies = torch.zeros(len(x), dtype=self.q.mean.dtype)
+        for head, rows in self._rows_by_head(tasks):
+            own, data = known.get(head) or self._probabilities(x[rows], head, samples)
+            if head in known:
+                own, data = own[rows], data[rows]
+            probabilities[rows[:, None], self._columns(head)], entropies[rows] = own, data
+        return probabilities, entropies, tasks
+
+    def _choose(self, x: Tensor, samples: int) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
+        """The position of a task for each input, and what the heads answered if they were asked."""
+        if self.recognise == "features":
+            return most_typical(self.network, self.typical, x), {}
+        if not self.classifies:
+            raise StateError(
+                f"the network has a head for each of {len(self.outputs_seen)} tasks; say which: "
+                "predict(x, task=0), or let the learner keep what their inputs look like: "
+                "Learner(..., recognise='features')"
+            )
+        heads = sorted(self.outputs_seen)
+        known = {head: self._probabilities(x, head, samples) for head in heads}
+        entropies = torch.stack([entropy(known[head][0]) for head in heads], 1)
+        best = surest(entropies, [self.outputs_seen[head] for head in heads])
+        of_heads = [one.head for one in self.learned]
+        return torch.tensor([of_heads.index(head) for head in heads])[best], known
+
+    def _columns(self, head: int) -> Tensor:
+        """Where the classes of a head are among those of all."""
+        place = {label: column for column, label in enumerate(self.classes())}
+        return torch.tensor([place[label] for label in classes_of_head(self.learned, head)])
+
+    def _rows_by_head(self, tasks: Tensor) -> list[tuple[int, Tensor]]:
+        """The rows of inputs whose task, by position, has each of the heads."""
+        heads = torch.tensor([one.head for one in self.learned])[tasks]
+        return [(int(head), (heads == head).nonzero()[:, 0]) for head in heads.unique()]
 
     def _samples(self, samples: int | None) -> int:
         return whole("samples", self.samples if samples is None else samples, 1, MOST_SAMPLES)
@@ -451,6 +582,7 @@ class Learner:
             samples=header.samples,
             criterion=header.own_likelihood(criterion),
             point=header.own_point(point, known_points(network, method)),
+            recognise=header.recognise,
             callback=callback,
             **settings.model_dump(),
         )

@@ -14,11 +14,13 @@ from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead
 from evclplus.core.likelihoods import Classification, Likelihood
 from evclplus.core.network import BayesianNetwork, Predicate, own_points
+from evclplus.core.typicality import Typical
 from evclplus.errors import DataError, FileError
 from evclplus.front_door import tried
 from evclplus.learned import Learned, Tasks, outputs_seen
 from evclplus.methods import described
 from evclplus.methods.base import Method
+from evclplus.recognition import Recognise
 from evclplus.settings import Training
 
 
@@ -35,6 +37,8 @@ class State(Protocol):
     memory: Any
     moments: Moments | None
     learned: Tasks
+    recognise: Recognise
+    typical: tuple[Typical, ...]
 
 
 def saved(learner: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -49,6 +53,8 @@ def saved(learner: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
     }
     if moments is not None:
         tensors |= {"optimiser.first": moments.first, "optimiser.second": moments.second}
+    for index, one in enumerate(learner.typical):
+        tensors |= {f"typical.{index}.means": one.means, f"typical.{index}.within": one.covariance}
     kept = checkpoint.as_plain(learner.memory, "memory", tensors)
     made_of = getattr(module, "architecture", None)
     ready = made_of if isinstance(made_of, networks.Architecture) else None
@@ -65,6 +71,8 @@ def saved(learner: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "modules": checkpoint.modules_of(network),
         "frozen": checkpoint.frozen_of(network),
         "learned": [asdict(task) for task in learner.learned],
+        "recognise": learner.recognise,
+        "typical": [(one.level, one.deviation) for one in learner.typical],
         "kept": kept,
         "optimiser_steps": 0 if moments is None else moments.steps,
     }
@@ -100,7 +108,19 @@ def restore(learner: State, header: checkpoint.Header, tensors: dict[str, Tensor
             raise FileError(f"the saved buffer {name} does not fit the network's")
     network.restore(start.mean, buffers)
     learner.learned = tuple(Learned(**task.model_dump()) for task in header.learned)
+    learner.typical = tuple(
+        _typical(reader, index, *pair) for index, pair in enumerate(header.typical)
+    )
     _check_kept(learner)
+
+
+def _typical(reader: checkpoint.Reader, index: int, level: float, deviation: float) -> Typical:
+    means, within = (reader.tensor(f"typical.{index}.{name}").cpu() for name in ("means", "within"))
+    shapes_fit = means.ndim == 2 and within.shape == (means.shape[1], means.shape[1])
+    fit = shapes_fit and means.dtype == within.dtype == torch.float64 and deviation > 0
+    if not fit or not (means.isfinite().all() and torch.linalg.cholesky_ex(within).info == 0):
+        raise FileError(f"the saved statistics of task {index + 1} are damaged")
+    return Typical(means, within, level, deviation)
 
 
 def known_points(network: nn.Module, method: Method) -> Predicate | None:
@@ -133,6 +153,8 @@ def _check_kept(learner: State) -> None:
         own = network.linear_head(task.head)
         if task.head >= network.heads or (own is not None and task.outputs > own.out_features):
             raise FileError(f"the saved task {task.name!r} has a head that the network has not")
+    if len(learner.typical) != (len(learner.learned) if learner.recognise == "features" else 0):
+        raise FileError("the saved statistics are not those of the saved tasks")
     if not learner.method.keeps(learner.memory):
         raise FileError(f"the saved memory is none of {learner.method.name}; it is damaged")
     for examples in tree.found(learner.memory, Examples):
