@@ -22,6 +22,7 @@ PARTS = [
     "saving",
     "checkpoint",
     "front_door",
+    "conformal",
     "answers",
     "recognition",
     "learned",

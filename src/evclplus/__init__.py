@@ -4,12 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from evclplus import networks
-from evclplus.answers import Evaluation, Uncertainty
+from evclplus.answers import Evaluation, RegressionEvaluation, Uncertainty
+from evclplus.conformal import Conformal
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead
 from evclplus.core.likelihoods import Regression
-from evclplus.core.metrics import Scores
+from evclplus.core.metrics import RegressionScores, Scores
 from evclplus.errors import EvclplusError
 from evclplus.learner import Learner
 from evclplus.methods import METHODS, method
@@ -73,6 +74,7 @@ __all__ = [
     "UCL",
     "VCL",
     "Checkpoints",
+    "Conformal",
     "ContinualClassifier",
     "ContinualRegressor",
     "Coreset",
@@ -102,6 +104,8 @@ __all__ = [
     "ProgressCompress",
     "Progressive",
     "Regression",
+    "RegressionEvaluation",
+    "RegressionScores",
     "RiemannianWalk",
     "Scores",
     "Stream",

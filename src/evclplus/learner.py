@@ -14,19 +14,27 @@ import torch
 from torch import Tensor, nn
 
 from evclplus import checkpoint
-from evclplus.answers import Answers, Evaluation, Uncertainty
+from evclplus.answers import Answers, Evaluation, RegressionEvaluation, Uncertainty
 from evclplus.callbacks import Callback
 from evclplus.checks import check_labels, check_module, usable_device
+from evclplus.conformal import Conformal
 from evclplus.core import tree
 from evclplus.core.batches import batches_per_epoch
 from evclplus.core.engine import Moments
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
 from evclplus.core.heads import MultiHead, new_weights
-from evclplus.core.likelihoods import Classification, Criterion, Likelihood, likelihood_of
-from evclplus.core.metrics import Scores, entropy, scores
+from evclplus.core.likelihoods import (
+    Classification,
+    Criterion,
+    Likelihood,
+    Regression,
+    likelihood_of,
+)
+from evclplus.core.metrics import RegressionScores, Scores, entropy, regression_scores, scores
 from evclplus.core.network import BayesianNetwork, Predicate
 from evclplus.core.typicality import Typical
+from evclplus.core.uncertainty import conformal_threshold
 from evclplus.errors import DataError, FileError, SettingsError, StateError
 from evclplus.files import own_path
 from evclplus.front_door import check_network, check_task, checked_inputs
@@ -34,7 +42,6 @@ from evclplus.learned import (
     Asked,
     Learned,
     classes_of,
-    classes_of_head,
     head_of,
     known,
     outputs_seen,
@@ -43,7 +50,7 @@ from evclplus.methods import described, from_description
 from evclplus.methods import method as method_named
 from evclplus.methods.base import Lesson, Method, training_for
 from evclplus.progress import Checkpoints, Identity, Progress, digest_of
-from evclplus.recognition import Recognise, first_features, most_typical, surest, typical_of
+from evclplus.recognition import Recognise, first_features, typical_of
 from evclplus.saving import known_points, restore, saved
 from evclplus.seeding import derived_seed, generator
 from evclplus.settings import Optimiser, Training, whole
@@ -339,7 +346,8 @@ class Learner:
     def _new_answers(self) -> Answers:
         """What answers, with all that is known now."""
         trainer = self._trainer("predicting")
-        return Answers(self.method, self.network, self.q, self.memory, trainer)
+        weights = (self.network, self.q, self.memory)
+        return Answers(self.method, *weights, trainer, self.learned, self.typical)
 
     # Predicting
 
@@ -361,24 +369,15 @@ class Learner:
             best = self.predict_proba(x, task, samples).argmax(1)
             return torch.tensor(self.classes(task))[best]
         head, values = self._asked(x, task)
-        samples = self._samples(samples)
-        if head is not None:
-            return self._mean_outputs(values, head, samples)
-        widths = set(self.outputs_seen.values())
-        if len(widths) > 1:
-            raise StateError(f"the heads have {sorted(widths)} outputs; say which: predict(x, 0)")
-        found = values.new_empty(len(values), *widths)
-        for head, rows in self._rows_by_head(self._choose(values, samples)[0]):
-            found[rows] = self._mean_outputs(values[rows], head, samples)
-        return found
+        return self._answers.means(values, head, self._samples(samples))
 
     def which_task(self, x: Any, samples: int | None = None) -> Tensor:
         """The position of the task that each input seems to belong to, by `recognise`. With
         "entropy" only heads can be told apart: of tasks that share one it is the first."""
         _, values = self._asked(x, None)
-        return self._choose(values, self._samples(samples))[0]
+        return self._answers.choose(values, self._samples(samples))[0]
 
-    def known_task(self, x: Any, surprise: float = 1.0) -> int | None:
+    def known_task(self, x: Any, surprise: float = 0.5) -> int | None:
         """The position of the learned task that a batch of inputs comes from; None: of no learned
         task. For data that arrive without borders, with recognise = "features".
 
@@ -414,21 +413,40 @@ class Learner:
         # Rounding may take the difference a hair below zero, which it never is.
         return Uncertainty(total, data, (total - data).clamp_min(0))
 
+    def conformal(self, task: Task, coverage: float = 0.9, on: Side = "validation") -> Conformal:
+        """Sets of classes that contain the right one with a probability of at least `coverage`,
+        calibrated on a task's validation data, which nothing may have been learned from.
+
+        The promise is for new inputs of that task and for the learner as it is now.
+        """
+        self._check_side(on)
+        if isinstance(coverage, bool) or not isinstance(coverage, float) or not 0 < coverage < 1:
+            raise SettingsError(f"coverage = {coverage!r:.60} is wrong: a number between 0 and 1")
+        known(self.learned, task)
+        examples = getattr(task, on)
+        self._check_scored(examples, task.name)
+        probabilities, _ = self._predict(self._inputs(examples), task, None)
+        threshold = conformal_threshold(probabilities, examples.labels, coverage)
+        return Conformal(self, task, len(self.learned), coverage, len(examples), threshold)
+
+    def evaluate_regression(
+        self, tasks: Task | Iterable[Task], on: Side = "test"
+    ) -> RegressionEvaluation:
+        """The same for numbers: root mean squared error and negative log-likelihood."""
+        if not isinstance(self.likelihood, Regression):
+            raise StateError("evaluate_regression is for a learner with criterion='regression'")
+        chosen = self._chosen(tasks, on)
+        names = tuple(task.name for task in chosen)
+        found = [self._regression_scores(getattr(task, on), task.name) for task in chosen]
+        return RegressionEvaluation(names, tuple(found))
+
     def evaluate(
         self, tasks: Task | Iterable[Task], on: Side = "test", tell_task: bool = True
     ) -> Evaluation:
         """Scores on each of the tasks, all of them learned before. With `tell_task=False` the
         learner chooses the head of each input itself, and how often it is the right one is in
         `recognised`."""
-        chosen = [tasks] if isinstance(tasks, Task) else listed(tasks, "the tasks to evaluate")
-        if not isinstance(on, str) or on not in get_args(Side):
-            raise SettingsError(f"on = {on!r:.60} is wrong: one of {', '.join(get_args(Side))}")
-        if not chosen:
-            raise DataError("there are no tasks to evaluate; give at least one")
-        for task in chosen:
-            if not isinstance(task, Task):
-                raise DataError(f"{task!r:.60} is no task; give tasks, such as those of a stream")
-            known(self.learned, task)
+        chosen = self._chosen(tasks, on)
         names = tuple(task.name for task in chosen)
         if not tell_task and len(self.outputs_seen) > 1:
             found = [self._score_untold(getattr(task, on), task) for task in chosen]
@@ -454,10 +472,36 @@ class Learner:
         """Scores where the head has to be chosen, and how often it was the right one."""
         self._check_scored(examples, task.name)
         values = self._inputs(examples)
-        probabilities, _, tasks = self._predict_untold(values, self._samples(None))
-        labels = self._columns(task.head)[examples.labels]
+        probabilities, _, tasks = self._answers.untold(values, self._samples(None))
+        labels = self._answers.columns(task.head)[examples.labels]
         heads = torch.tensor([one.head for one in self.learned])[tasks]
         return scores(probabilities, labels), (heads == task.head).double().mean().item()
+
+    def _regression_scores(self, examples: Examples, name: str) -> RegressionScores:
+        assert isinstance(self.likelihood, Regression)
+        if len(examples) == 0:
+            raise DataError(f"task {name!r} has no examples to be tested on")
+        outputs = self.outputs_seen[examples.head]
+        values, head = self._inputs(examples), examples.head
+        parts = self._answers.outputs(values, head, self._samples(None))
+        drawn = torch.cat([part[:, :, :outputs] for part in parts], 1)
+        return regression_scores(drawn, examples.labels, self.likelihood.std)
+
+    def _chosen(self, tasks: Task | Iterable[Task], on: Side) -> list[Task]:
+        """The tasks to evaluate, all of them learned before."""
+        chosen = [tasks] if isinstance(tasks, Task) else listed(tasks, "the tasks to evaluate")
+        self._check_side(on)
+        if not chosen:
+            raise DataError("there are no tasks to evaluate; give at least one")
+        for task in chosen:
+            if not isinstance(task, Task):
+                raise DataError(f"{task!r:.60} is no task; give tasks, such as those of a stream")
+            known(self.learned, task)
+        return chosen
+
+    def _check_side(self, on: Side) -> None:
+        if not isinstance(on, str) or on not in get_args(Side):
+            raise SettingsError(f"on = {on!r:.60} is wrong: one of {', '.join(get_args(Side))}")
 
     def _check_scored(self, examples: Examples, name: str) -> None:
         self._check_classifies("scores")
@@ -481,54 +525,8 @@ class Learner:
         self._check_classifies("probabilities")
         head, values = self._asked(x, task)
         if head is None:
-            return self._predict_untold(values, self._samples(samples))[:2]
-        return self._probabilities(values, head, self._samples(samples))
-
-    def _probabilities(self, x: Tensor, head: int, samples: int) -> tuple[Tensor, Tensor]:
-        return self._answers.probabilities(x, head, self.outputs_seen[head], samples)
-
-    def _mean_outputs(self, x: Tensor, head: int, samples: int) -> Tensor:
-        parts = self._answers.outputs(x, head, samples)
-        return torch.cat([one.mean(0)[:, : self.outputs_seen[head]] for one in parts])
-
-    def _predict_untold(self, x: Tensor, samples: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The same over the classes of all heads, and the task that was chosen for each input."""
-        tasks, known = self._choose(x, samples)
-        probabilities = torch.zeros(len(x), len(self.classes()), dtype=self.q.mean.dtype)
-        entropies = torch.zeros(len(x), dtype=self.q.mean.dtype)
-        for head, rows in self._rows_by_head(tasks):
-            own, data = known.get(head) or self._probabilities(x[rows], head, samples)
-            if head in known:
-                own, data = own[rows], data[rows]
-            probabilities[rows[:, None], self._columns(head)], entropies[rows] = own, data
-        return probabilities, entropies, tasks
-
-    def _choose(self, x: Tensor, samples: int) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
-        """The position of a task for each input, and what the heads answered if they were asked."""
-        if self.recognise == "features":
-            return most_typical(self.network, self.typical, x), {}
-        if not self.classifies:
-            raise StateError(
-                f"the network has a head for each of {len(self.outputs_seen)} tasks; say which: "
-                "predict(x, task=0), or let the learner keep what their inputs look like: "
-                "Learner(..., recognise='features')"
-            )
-        heads = sorted(self.outputs_seen)
-        known = {head: self._probabilities(x, head, samples) for head in heads}
-        entropies = torch.stack([entropy(known[head][0]) for head in heads], 1)
-        best = surest(entropies, [self.outputs_seen[head] for head in heads])
-        of_heads = [one.head for one in self.learned]
-        return torch.tensor([of_heads.index(head) for head in heads])[best], known
-
-    def _columns(self, head: int) -> Tensor:
-        """Where the classes of a head are among those of all."""
-        place = {label: column for column, label in enumerate(self.classes())}
-        return torch.tensor([place[label] for label in classes_of_head(self.learned, head)])
-
-    def _rows_by_head(self, tasks: Tensor) -> list[tuple[int, Tensor]]:
-        """The rows of inputs whose task, by position, has each of the heads."""
-        heads = torch.tensor([one.head for one in self.learned])[tasks]
-        return [(int(head), (heads == head).nonzero()[:, 0]) for head in heads.unique()]
+            return self._answers.untold(values, self._samples(samples))[:2]
+        return self._answers.told(values, head, self._samples(samples))
 
     def _samples(self, samples: int | None) -> int:
         return whole("samples", self.samples if samples is None else samples, 1, MOST_SAMPLES)

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from evclplus.core.examples import Examples, rows_at_once
 from evclplus.core.network import BayesianNetwork
-from evclplus.core.typicality import Moments, Typical
+from evclplus.core.typicality import Moments, Typical, summed
 from evclplus.errors import DataError
 
 Recognise = Literal["entropy", "features"]
 
-HELD_BACK = 5
-"""Of so many examples one is kept back, to see how typical examples are that were not counted."""
+FOLDS = 5
+"""Parts of a task's examples, each judged by the statistics of the others."""
 
 
 def surest(entropies: Tensor, outputs: Sequence[int]) -> Tensor:
@@ -55,36 +55,31 @@ def first_features(network: BayesianNetwork, x: Tensor) -> Iterator[Tensor]:
 
 
 def typical_of(network: BayesianNetwork, examples: Examples) -> Typical:
-    """What is kept of a task: the statistics of its features, and how typical examples are that
-    were not counted."""
-    index = torch.arange(len(examples))
-    back = index % HELD_BACK == HELD_BACK - 1
-    back = back if len(examples) >= 10 * HELD_BACK else torch.ones_like(back)
-    counted = Moments(_classes(examples), _width(network, examples))
-    _count(counted, network, examples, index[~back] if not back.all() else index)
-    held = examples.inputs(index[back])
-    density = torch.cat(
-        [counted.typical().log_density(part) for part in first_features(network, held)]
-    )
-    if not back.all():
-        _count(counted, network, examples, index[back])
-    deviation = density.std(correction=0).clamp_min(1e-6).item()
-    return replace(counted.typical(), level=density.mean().item(), deviation=deviation)
+    """What is kept of a task: the statistics of its features, and how typical examples are for
+    statistics that were made without them."""
+    folds = min(FOLDS, len(examples))
+    parts = [torch.arange(fold, len(examples), folds) for fold in range(folds)]
+    moments = [_moments(network, examples, rows) for rows in parts]
+    found = summed(moments).typical()
+    density = []
+    for fold, rows in enumerate(parts):
+        others = [one for index, one in enumerate(moments) if index != fold]
+        without = summed(others).typical() if others else found
+        features = first_features(network, examples.inputs(rows))
+        density += [without.log_density(part) for part in features]
+    each = torch.cat(density)
+    deviation = each.std(correction=0).clamp_min(1e-6).item()
+    return replace(found, level=each.mean().item(), deviation=deviation)
 
 
-def _count(moments: Moments, network: BayesianNetwork, examples: Examples, index: Tensor) -> None:
-    whole = examples.labels.dtype == torch.int64
+def _moments(network: BayesianNetwork, examples: Examples, index: Tensor) -> Moments:
+    """Of some examples. Numbers to be predicted are no classes: all of their inputs are one."""
+    classifies = examples.labels.dtype == torch.int64
+    labels = examples.labels if classifies else torch.zeros(len(examples), dtype=torch.int64)
+    moments = None
     for rows in index.split(rows_at_once(examples.store)):
         (features,) = first_features(network, examples.inputs(rows))
-        labels = examples.labels[rows] if whole else torch.zeros(len(rows), dtype=torch.int64)
-        moments.add(features, labels)
-
-
-def _classes(examples: Examples) -> int:
-    """Numbers to be predicted are no classes: all of their inputs are one."""
-    return examples.outputs if examples.labels.dtype == torch.int64 else 1
-
-
-def _width(network: BayesianNetwork, examples: Examples) -> int:
-    (features,) = first_features(network, examples.inputs(torch.arange(1)))
-    return features.shape[1]
+        moments = moments or Moments(examples.outputs if classifies else 1, features.shape[1])
+        moments.add(features, labels[rows])
+    assert moments is not None
+    return moments

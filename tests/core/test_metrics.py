@@ -1,6 +1,7 @@
 import pytest
 import torch
 from sklearn.metrics import log_loss
+from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
 from evclplus.core import metrics
 
@@ -71,3 +72,21 @@ def test_a_wrong_certainty_is_costly_but_finite() -> None:
     assert metrics.entropy(p).item() == 0.0
     uniform = torch.full((1, 4), 0.25)
     assert metrics.entropy(uniform).item() == pytest.approx(torch.log(torch.tensor(4.0)).item())
+
+
+def test_regression_scores_are_those_of_a_mixture_of_gaussians() -> None:
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(5, 20, 2, generator=generator, dtype=torch.float64)
+    y = torch.randn(20, 2, generator=generator, dtype=torch.float64)
+    found = metrics.regression_scores(drawn, y, std=0.7)
+    assert found.root_mean_squared_error == pytest.approx(
+        ((drawn.mean(0) - y) ** 2).mean().sqrt().item()
+    )
+    mixture = MixtureSameFamily(
+        Categorical(torch.ones(20, 5)), Independent(Normal(drawn.transpose(0, 1), 0.7), 1)
+    )
+    expected = -mixture.log_prob(y).mean().item()
+    assert found.negative_log_likelihood == pytest.approx(expected, rel=1e-6)
+    # One output may come as a plain vector of targets.
+    one = metrics.regression_scores(drawn[:, :, :1], y[:, 0], std=0.7)
+    assert one == metrics.regression_scores(drawn[:, :, :1], y[:, :1], std=0.7)

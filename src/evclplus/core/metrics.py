@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log, pi
 from statistics import fmean
 
 import torch
@@ -31,6 +32,24 @@ def scores(probabilities: Tensor, labels: Tensor) -> Scores:
         brier_score=brier_score(probabilities, labels),
         calibration_error=calibration_error(probabilities, labels),
     )
+
+
+@dataclass(frozen=True)
+class RegressionScores:
+    """How good predicted numbers are on one task."""
+
+    root_mean_squared_error: float
+    negative_log_likelihood: float
+
+
+def regression_scores(drawn: Tensor, targets: Tensor, std: float) -> RegressionScores:
+    """Of outputs under samples, (samples, inputs, outputs), with Gaussian noise of a known standard
+    deviation around each: the error of their mean, and -log mean_s N(y; f_s, std^2)."""
+    targets = targets.view_as(drawn[0]).to(drawn)
+    error = (drawn.mean(0) - targets).square().mean().sqrt().item()
+    each = -0.5 * ((drawn - targets) / std).square() - log(std) - 0.5 * log(2 * pi)
+    density = each.sum(2).logsumexp(0) - log(len(drawn))
+    return RegressionScores(error, -density.mean().item())
 
 
 def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> float:

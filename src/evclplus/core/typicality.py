@@ -8,6 +8,7 @@ come from weights that stay as they are: those of a body that goes on learning m
 was kept of them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -25,7 +26,7 @@ class Typical:
     means: Tensor
     covariance: Tensor
     level: float = 0.0
-    """The mean of log p(f | task) over examples of the task that the statistics had not seen."""
+    """The mean of log p(f | task) over the task's examples, by statistics made without them."""
     deviation: float = 1.0
     """Its standard deviation over them."""
 
@@ -68,3 +69,13 @@ class Moments:
         level = within.diagonal().mean().clamp_min(1e-12)
         identity = torch.eye(len(within), dtype=torch.float64)
         return Typical(means, (1 - shrinkage) * within + shrinkage * level * identity)
+
+
+def summed(parts: Sequence[Moments]) -> Moments:
+    """As if all parts had been added to one."""
+    total = Moments(*parts[0].sums.shape)
+    for part in parts:
+        total.counts += part.counts
+        total.sums += part.sums
+        total.products += part.products
+    return total
