@@ -39,7 +39,7 @@ def test_a_record_holds_what_the_design_promises(tmp_path: Path) -> None:
         assert key in around
     assert around["command"] == "evclplus run"
     assert around["threads"] == torch.get_num_threads()
-    assert set(content["seconds"]) == {"data", "learn", "evaluate", "total"}
+    assert set(content["seconds"]) == {"data", "learn", "evaluate", "uncertainty", "total"}
     assert content["config"]["options"]["lam"] == 0.3  # defaults are written out
     assert content["config"]["training"]["std_rate"] == 10.0
     assert [sorted(one) for one in content["calibrated"]] == [["kl_weight", "strength"]] * 3

@@ -11,6 +11,7 @@ from evclplus.benchmarks.registry import BENCHMARKS
 from evclplus.core import metrics
 from evclplus.errors import FileError, SettingsError
 from evclplus.experiments.config import Experiment
+from evclplus.experiments.uncertainty import Figures
 from evclplus.files import read_file, write_atomically
 from evclplus.methods import entry, method, options_of
 from evclplus.methods.base import training_for
@@ -58,6 +59,7 @@ class Record(BaseModel):
     calibrated: list[dict[str, float]] = Field(
         default_factory=list, description="strengths found on each task, by name"
     )
+    uncertainty: Figures | None = Field(None, description="after the last task")
     environment: dict[str, Any] = Field(description="versions, threads, commit, command")
     seconds: dict[str, float] = Field(description="time per phase")
 

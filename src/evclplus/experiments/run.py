@@ -17,6 +17,7 @@ from evclplus.experiments.config import Experiment
 from evclplus.experiments.environment import environment
 from evclplus.experiments.record import Record
 from evclplus.experiments.store import find_record
+from evclplus.experiments.uncertainty import Figures, figures
 from evclplus.experiments.unfinished import CHECKPOINTS, clear, leave_note, read_note
 from evclplus.learner import Learner
 from evclplus.locks import only_writer
@@ -157,7 +158,9 @@ def _run(
             with clock("evaluate"):
                 results.rows.append([results.score(learner, seen) for seen in stream.seen(task)])
             after_task(results)
-        record = _record(experiment, stream, results, clock, command, learner)
+        with clock("uncertainty"):
+            known = figures(learner, stream, results.side)
+        record = _record(experiment, stream, results, clock, command, learner, known)
         if keep is not None:
             finish(record, keep)
         return record
@@ -302,6 +305,7 @@ def _record(
     clock: Clock,
     command: str,
     learner: Learner,
+    known: Figures,
 ) -> Record:
     accuracy = results.matrix("accuracy")
     nll = results.matrix("negative_log_likelihood")
@@ -332,6 +336,7 @@ def _record(
         average_brier_score=metrics.average(brier),
         average_calibration_error=metrics.average(calibration),
         calibrated=[task.calibrated for task in learner.learned],
+        uncertainty=known,
         environment=environment(
             command=command, steps=sorted(learner.forms), resumed=results.resumed
         ),

@@ -8,6 +8,7 @@ import numpy as np
 from evclplus.core import metrics
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.record import Record
+from evclplus.experiments.uncertainty import Figures
 
 TASKS = ["0/1", "2/3", "4/5", "6/7", "8/9"]
 
@@ -75,6 +76,29 @@ def make_record(method: str = "evcl+", seed: int = 0, **changes: Any) -> Record:
 
 def _accuracy(learned: float, lost: float, random: np.random.Generator) -> float:
     return float(np.clip(learned - lost + random.normal(0.0, 0.003 + lost / 6), 0.0, 1.0))
+
+
+def make_figures(seed: int = 0, **changes: Any) -> Figures:
+    """What a record says of uncertainty."""
+    random = np.random.default_rng(seed)
+    values: dict[str, Any] = {
+        "inputs": 100,
+        "selective_accuracy": 0.98,
+        "area_under_risk": 0.012,
+        "risk": sorted(random.uniform(0, 0.1, 20).tolist()),
+        "bin_counts": [0] * 7 + [10, 5, 5, 10, 10, 10, 20, 30],
+        "bin_confidence": [(index + 0.5) / 15 for index in range(15)],
+        "bin_accuracy": random.uniform(0.5, 1, 15).tolist(),
+        "noise_auroc": 0.9 + 0.01 * seed,
+        "noise_fpr95": 0.3,
+        "foreign_auroc": 0.8,
+        "foreign_fpr95": 0.5,
+        "heads_right": 0.68,
+        "accuracy_untold": 0.679,
+        "conformal_coverage": 0.91,
+        "conformal_size": 0.92,
+    }
+    return Figures(**(values | changes))
 
 
 def write_records(folder: Path, records: list[Record]) -> Path:

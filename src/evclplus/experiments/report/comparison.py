@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import nan
 from typing import TypeVar
 
 import numpy as np
@@ -63,9 +64,13 @@ class MethodRow:
         return {record.seed: record.average_accuracy for record in self.records}
 
     def spread(self, field: str) -> Spread:
-        """The spread over seeds of one of the record's summary figures."""
+        """The spread over seeds of one of the record's summary figures, such as "forgetting" or
+        "uncertainty.noise_auroc". It has no mean where a record does not say it."""
         within = FRACTION if field == "average_accuracy" else None
-        return spread([getattr(record, field) for record in self.records], within)
+        part, _, name = field.rpartition(".")
+        whole = [getattr(record, part) if part else record for record in self.records]
+        values = [getattr(one, name, None) for one in whole]
+        return spread([nan if value is None else value for value in values], within)
 
     @cached_property
     def accuracy(self) -> Spread:

@@ -15,6 +15,7 @@ from evclplus.experiments.report.figures import (
     narrow_accuracy_figure,
 )
 from evclplus.experiments.report.page import Figures, page
+from evclplus.experiments.report.uncertainty import known
 from evclplus.experiments.report.writers import to_csv, to_latex, to_markdown
 from evclplus.experiments.store import find_record, find_records
 from evclplus.files import make_folder, write_atomically
@@ -68,7 +69,8 @@ def _nothing_to_report(folder: Path, unfinished: int) -> str:
 
 def _draw(comparison: Comparison) -> Figures:
     matrices = tuple(matrix_figure(comparison, row) for row in comparison.rows)
-    return Figures(accuracy_figure(comparison), narrow_accuracy_figure(comparison), matrices)
+    curves = accuracy_figure(comparison), narrow_accuracy_figure(comparison)
+    return Figures(*curves, matrices, known(comparison))
 
 
 def _figure_files(
@@ -79,6 +81,8 @@ def _figure_files(
         images = [("accuracy", drawn.accuracy)]
         for row, image in zip(comparison.rows, drawn.matrices, strict=True):
             images.append((f"matrix {row.label}", image))
+        if drawn.known is not None:
+            images.append(("uncertainty", drawn.known.image))
         for title, image in images:
             contents |= _image_files(f"{comparison.title} {title}", image, contents)
     return contents

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 from evclplus.experiments.report.comparison import Comparison, MethodRow, settings_but_seed
 from evclplus.experiments.report.escape import plain
@@ -14,6 +15,8 @@ from evclplus.experiments.report.headline import headline
 from evclplus.experiments.report.numbers import DASH, number
 from evclplus.experiments.report.statistics import spread
 from evclplus.experiments.report.tables import MEASURES, Table, baseline_table, results_table
+from evclplus.experiments.report.uncertainty import Known
+from evclplus.experiments.report.uncertainty import section as uncertainty_section
 from evclplus.experiments.report.writers import BASELINE_RULE
 
 VERSIONS = ("evclplus", "torch", "python")
@@ -27,6 +30,7 @@ class Figures:
     narrow_accuracy: Image
     matrices: tuple[Image, ...]
     """In the order of the rows."""
+    known: Known | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Section:
     accuracy: str
     narrow_accuracy: str
     matrices: list[str]
+    uncertainty: Markup
     provenance: list[Provenance]
 
 
@@ -99,6 +104,7 @@ def _section(comparison: Comparison, figures: Figures) -> Section:
         accuracy=_data_uri(figures.accuracy),
         narrow_accuracy=_data_uri(figures.narrow_accuracy),
         matrices=[_data_uri(image) for image in figures.matrices],
+        uncertainty=uncertainty_section(comparison, figures.known),
         provenance=[_provenance(row) for row in rows],
     )
 

@@ -17,6 +17,8 @@ from evclplus.experiments.report.tables import (
     results_table,
     role,
 )
+from evclplus.experiments.report.uncertainty import COVERED, uncertainty_table
+from evclplus.experiments.report.uncertainty import MEASURES as UNCERTAINTY
 
 BASELINE_RULE = (
     "The best baseline is the method with the highest mean final accuracy other than EVCL+"
@@ -42,7 +44,7 @@ def _csv_line(comparison: Comparison, row: MethodRow) -> dict[str, str]:
         "tasks": str(comparison.task_count),
         "seeds": str(len(row.seeds)),
     }
-    for measure in MEASURES:
+    for measure in (*MEASURES, *UNCERTAINTY, COVERED):
         line |= _csv_measure(row, measure)
     return line | {
         "best_baseline": for_csv(comparison.baseline.label) if comparison.baseline else "",
@@ -64,7 +66,8 @@ def _csv_difference(difference: PairedDifference | None) -> dict[str, str]:
 def _csv_measure(row: MethodRow, measure: Measure) -> dict[str, str]:
     value = row.spread(measure.field)
     scale = 100 if measure.is_percent else 1
-    name = f"{measure.field}_percent" if measure.is_percent else measure.field
+    plain = measure.field.rpartition(".")[2]
+    name = f"{plain}_percent" if measure.is_percent else plain
     cells = {name: exact(value.mean, scale), f"{name}_sd": exact(value.deviation, scale)}
     return cells | (_csv_interval(name, value.interval) if measure is ACCURACY else {})
 
@@ -87,6 +90,8 @@ def to_markdown(comparisons: Sequence[Comparison]) -> str:
         ]
         if comparison.notes:
             parts.append("\n".join(_markdown_notes(comparison.notes)))
+        if (uncertainty := uncertainty_table(comparison)) is not None:
+            parts += ["What it knows of what it knows:", markdown_table(uncertainty)]
         against = baseline_table(comparison)
         if against and comparison.baseline:
             name = for_markdown(comparison.baseline.label)
