@@ -13,7 +13,8 @@ from PIL import Image
 import evclplus as evclplus_package
 from evclplus.benchmarks.registry import BENCHMARKS
 from evclplus.data.datasets import DATASETS
-from evclplus.experiments.cli import main, printable
+from evclplus.experiments.cli import main
+from evclplus.experiments.cli.terminal import printable
 from evclplus.experiments.store import find_records
 from evclplus.methods import METHODS
 

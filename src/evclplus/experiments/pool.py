@@ -206,7 +206,7 @@ def _prepare(pipe: Connection) -> None:
     import torch
 
     torch.set_num_threads(1)
-    torch.set_flush_denormal(True)  # see cli._flush_denormal
+    torch.set_flush_denormal(True)  # see cli/runs.py
 
 
 def _exit_when_closed(pipe: Connection) -> None:

@@ -1,0 +1,59 @@
+"""Commands on what is there: report, pack and list."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from evclplus.experiments.cli.terminal import console, say, show
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="Any folder with records below it.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to write; default: the folder itself.")
+    ] = None,
+) -> None:
+    """Turn records into a page, tables (CSV, Markdown, LaTeX) and figures (SVG, PNG)."""
+    from evclplus.experiments.report.folder import report as write_report
+    from evclplus.experiments.store import find_records
+
+    written = write_report(folder, out)
+    show(find_records(folder))
+    say(f"report: {written.page}")
+
+
+def pack(
+    folder: Annotated[Path, typer.Argument(help="Any folder with records below it.")],
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace packed records of the same runs.")
+    ] = False,
+) -> None:
+    """Put every record below a folder into its records.jsonl, a line each. Nothing is lost:
+    reports are made from it, and what is in it counts as finished. A folder of tune becomes
+    searches.jsonl."""
+    from evclplus.experiments import store
+
+    if os.path.isdir(folder) and any(folder.glob("*/*.journal")):
+        from evclplus.experiments.presets.best import PACKED_SEARCHES
+        from evclplus.experiments.tune import pack_searches
+
+        say(f"{pack_searches(folder)} searches: {folder / PACKED_SEARCHES}")
+        return
+    say(f"{store.pack(folder, overwrite)} records: {folder / store.PACKED}")
+
+
+def list_() -> None:
+    """Methods and benchmarks by name."""
+    from evclplus.benchmarks.registry import BENCHMARKS
+    from evclplus.methods import METHODS
+
+    methods = Table("method", "what it is", title="Methods", title_justify="left")
+    for name, entry in METHODS.items():
+        methods.add_row(name, entry.description)
+    benchmarks = Table("benchmark", "what it is", title="Benchmarks", title_justify="left")
+    for name, one in BENCHMARKS.items():
+        benchmarks.add_row(name, f"{one.description}\n[dim]{one.dimensions}[/dim]")
+    console.print(methods, benchmarks)
