@@ -20,7 +20,7 @@ Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 class Network(Settings):
     """The network a benchmark is run with. What is left out comes from the benchmark."""
 
-    kind: Literal["mlp", "convnet"] = "mlp"
+    kind: Literal["mlp", "convnet"] = Field("mlp", description="mlp or convnet")
     hidden: tuple[Annotated[int, Field(ge=1, le=10**7)], ...] | None = Field(
         None, description="widths of the hidden layers (mlp) or channels (convnet)"
     )

@@ -1,4 +1,10 @@
-"""Coresets (Nguyen et al., 2018): keep a few examples of each task beside any method.
+"""Coresets (Nguyen, Li, Bui and Turner, ICLR 2018): keep a few examples of each task beside any
+method.
+
+    learn     the wrapped method's loss over D_t without C_t      C_t the coreset of task t
+    predict   for head h: its loss over the C_t of h, from the weights learned
+
+It keeps every C_t, beside what the wrapped method keeps.
 
 A task's coreset is taken out of its training data. Just before a head is tested, the weights
 are fine-tuned on that head's coresets with the wrapped method's own loss; the result predicts

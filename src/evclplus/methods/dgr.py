@@ -7,7 +7,7 @@ x' are drawn from a generator that was trained on all tasks so far, y' is what t
 before the task came: its most probable class, for each head of an earlier task. r is 1 / t in task
 t, so that every task counts the same. After the task the generator is trained likewise, on the
 task's inputs and on its own, from first weights: one that goes on puts new inputs where no latent
-numbers are drawn, and dreams of the old ones only. What is kept is its weights, and no data.
+numbers are drawn, and dreams of the old ones only. It keeps the generator's weights, and no data.
 
 The generator is a variational autoencoder (Kingma and Welling, 2014) of two hidden layers, as in
 van de Ven's comparisons; Shin et al. have a GAN. Its outputs are Gaussian with one variance for

@@ -1,4 +1,4 @@
-"""EVCL: elastic variational continual learning.
+"""EVCL: elastic variational continual learning (Batra and Clark, arXiv 2406.15972, 2024).
 
     minimise  E_q[-log p(y|x, theta)] + (beta / N) KL(q || q_prev)
             + (lambda / 2) sum_i F_i (mu_i - mu_i_prev)^2

@@ -1,4 +1,4 @@
-"""EVCL+: EVCL with an asymmetric variance penalty.
+"""EVCL+: EVCL (Batra and Clark, 2024) with an asymmetric variance penalty.
 
     minimise  E_q[-log p(y|x, theta)] + (beta / N) KL(q || q_prev)
             + (lambda / 2) sum_i F_i (mu_i - mu_i_prev)^2

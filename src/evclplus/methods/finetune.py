@@ -1,6 +1,9 @@
-"""Fine-tuning: train on each task and protect nothing. The lower bound.
+"""Fine-tuning: train on each task and protect nothing (McCloskey and Cohen, 1989, saw first what
+becomes of that). The lower bound.
 
-minimise  -log p(y|x, theta)
+    minimise  -log p(y|x, theta)
+
+It keeps the last weights and nothing else.
 """
 
 from typing import ClassVar

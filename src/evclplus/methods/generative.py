@@ -1,16 +1,17 @@
-"""A generative classifier: a density for each class, and Bayes' rule.
+"""A generative classifier (van de Ven, Li and Tolias, CVPR workshops 2021): a density for each
+class, and Bayes' rule.
 
     p(y|x) ~ p(x|y) p(y),    p(x|y) = sum_t (n_t / n) N(x; m_t, C_t)
 
     C = U (L - s I) U^T + s I      probabilistic principal components (Tipping and Bishop, 1999):
                                    the first variances L along axes U, one variance s for the rest
 
-van de Ven, Li and Tolias (CVPR workshops 2021) learn classes one after another this way, with a
-variational autoencoder for each. What is learned of one class touches no other, so nothing is
-forgotten and nothing is stored of the data; with new classes no answer has to be unlearned. Here
-a density is a Gaussian in closed form instead: no training, an exact likelihood, the same result in
-any order. A class that comes again in another task t is a mixture of what it was in each. The
-learner's network is not used, and every head answers from the classes of its own tasks.
+The paper learns classes one after another this way, with a variational autoencoder for each. What
+is learned of one class touches no other, so nothing is forgotten and nothing is stored of the data;
+with new classes no answer has to be unlearned. Here a density is a Gaussian in closed form instead:
+no training, an exact likelihood, the same result in any order. A class that comes again in another
+task t is a mixture of what it was in each. The learner's network is not used, and every head
+answers from the classes of its own tasks.
 
 It keeps for each class and task a mean, the axes and their variances: (rank + 1) (inputs + 1)
 numbers and a bit more. p(y) is taken as equal for all classes that have been seen. Inputs have

@@ -1,4 +1,5 @@
-"""Joint training: all data so far at once, from the first weights. The upper bound.
+"""Joint training: all data so far at once, from the first weights (multitask learning, Caruana,
+1997). The upper bound.
 
     minimise  -log p(y|x, theta) over the union of all tasks seen
 

@@ -5,8 +5,8 @@
     p_h(x; theta) = softmax(z_h(x; theta) / T)
 
 x are the inputs of the task being learned, z_h what was answered before it came: all outputs of an
-earlier head, or of a head that this task goes on with those that earlier tasks used. Nothing is
-kept between tasks: what the old weights answer is computed once, when the task arrives.
+earlier head, or of a head that this task goes on with those that earlier tasks used. It keeps
+nothing between tasks: what the old weights answer is computed once, when the task arrives.
 
 In a logit this curves by p (1 - p) / T^2, at T = 2 by 0.01 to 0.06. The function-space term of
 `function_space.py` curves by lambda_f alike for sure answers and open ones, which is why that one

@@ -12,7 +12,8 @@ from typer.exceptions import TyperException
 
 from evclplus.errors import EvclplusError
 from evclplus.experiments.cli.data import data, data_fetch, data_show
-from evclplus.experiments.cli.records import list_, pack, report
+from evclplus.experiments.cli.describe import explain, init, list_
+from evclplus.experiments.cli.records import pack, report
 from evclplus.experiments.cli.runs import compare, demo, run
 from evclplus.experiments.cli.search import tune
 from evclplus.experiments.cli.tables import check, reproduce
@@ -29,6 +30,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report,
     "pack": pack,
     "list": list_,
+    "explain": explain,
+    "init": init,
 }
 DATA_COMMANDS: dict[str, Callable[..., None]] = {"fetch": data_fetch, "show": data_show}
 
@@ -36,7 +39,6 @@ app = typer.Typer(
     name="evclplus",
     help="Bayesian continual learning: EVCL+ and every method it is compared with.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 for _name, _command in COMMANDS.items():

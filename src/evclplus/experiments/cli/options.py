@@ -14,6 +14,26 @@ from evclplus.settings import nearest
 if TYPE_CHECKING:
     from evclplus.progress import Every
 
+
+def method_names(incomplete: str) -> list[str]:
+    """What may be meant by the beginning of a method's name, for the shell."""
+    from evclplus.methods import METHODS
+
+    return [name for name in METHODS if name.startswith(incomplete)]
+
+
+def listed_names(incomplete: str) -> list[str]:
+    """The same for the last name of a list separated by commas."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in method_names(last)]
+
+
+def benchmark_names(incomplete: str) -> list[str]:
+    from evclplus.benchmarks.registry import BENCHMARKS
+
+    return [name for name in BENCHMARKS if name.startswith(incomplete)]
+
+
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
 Set = Annotated[
     list[str] | None,
@@ -26,7 +46,18 @@ Set = Annotated[
 ]
 Epochs = Annotated[int | None, typer.Option("--epochs", help="Passes over each task's data.")]
 BenchmarkName = Annotated[
-    str | None, typer.Option("--benchmark", help="A name from `evclplus list`.")
+    str | None,
+    typer.Option(
+        "--benchmark", help="A name from `evclplus list`.", autocompletion=benchmark_names
+    ),
+]
+MethodName = Annotated[
+    str,
+    typer.Option("--method", help="A name from `evclplus list`.", autocompletion=method_names),
+]
+Methods = Annotated[
+    str | None,
+    typer.Option("--methods", help="Names separated by commas.", autocompletion=listed_names),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace finished results.")]
 Jobs = Annotated[

@@ -1,13 +1,12 @@
-"""Commands on what is there: report, pack and list."""
+"""Commands on what is there: report and pack."""
 
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from evclplus.experiments.cli.terminal import console, say, show
+from evclplus.experiments.cli.terminal import say, show
 
 
 def report(
@@ -43,17 +42,3 @@ def pack(
         say(f"{pack_searches(folder)} searches: {folder / PACKED_SEARCHES}")
         return
     say(f"{store.pack(folder, overwrite)} records: {folder / store.PACKED}")
-
-
-def list_() -> None:
-    """Methods and benchmarks by name."""
-    from evclplus.benchmarks.registry import BENCHMARKS
-    from evclplus.methods import METHODS
-
-    methods = Table("method", "what it is", title="Methods", title_justify="left")
-    for name, entry in METHODS.items():
-        methods.add_row(name, entry.description)
-    benchmarks = Table("benchmark", "what it is", title="Benchmarks", title_justify="left")
-    for name, one in BENCHMARKS.items():
-        benchmarks.add_row(name, f"{one.description}\n[dim]{one.dimensions}[/dim]")
-    console.print(methods, benchmarks)

@@ -16,6 +16,8 @@ from evclplus.experiments.cli.options import (
     DataDir,
     Epochs,
     Jobs,
+    MethodName,
+    Methods,
     Overwrite,
     Set,
     every_of,
@@ -32,7 +34,7 @@ from evclplus.signals import Stopped
 
 
 def run(
-    method: Annotated[str, typer.Option("--method", help="A name from `evclplus list`.")] = "evcl+",
+    method: MethodName = "evcl+",
     benchmark: BenchmarkName = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED)] = 0,
     out: Annotated[
@@ -67,9 +69,7 @@ def run(
 
 
 def compare(
-    methods: Annotated[
-        str | None, typer.Option("--methods", help="Names separated by commas; default: ten.")
-    ] = None,
+    methods: Methods = None,
     benchmark: BenchmarkName = None,
     seeds: Annotated[
         int | None,

@@ -13,6 +13,7 @@ from evclplus.experiments.cli.options import (
     CheckpointEvery,
     DataDir,
     Jobs,
+    Methods,
     check_methods,
     every_of,
     names,
@@ -26,9 +27,7 @@ MOST_TRIALS = 10_000
 
 def tune(
     benchmark: BenchmarkName = None,
-    methods: Annotated[
-        str | None, typer.Option("--methods", help="Names separated by commas; default: ten.")
-    ] = None,
+    methods: Methods = None,
     trials: Annotated[
         int, typer.Option("--trials", min=1, max=MOST_TRIALS, help="Trials of each method in all.")
     ] = 20,

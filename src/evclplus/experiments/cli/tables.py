@@ -13,6 +13,7 @@ from evclplus.experiments.cli.options import (
     DataDir,
     Epochs,
     Jobs,
+    Methods,
     Overwrite,
     every_of,
     names,
@@ -31,9 +32,7 @@ def reproduce(
     benchmarks: Annotated[
         str | None, typer.Option("--benchmarks", help="Only these, separated by commas.")
     ] = None,
-    methods: Annotated[
-        str | None, typer.Option("--methods", help="Only these, separated by commas.")
-    ] = None,
+    methods: Methods = None,
     seeds: Annotated[
         int | None,
         typer.Option("--seeds", min=1, max=100, help="How many seeds, not the preset's."),
