@@ -5,7 +5,6 @@ import io
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import matplotlib.style
 import numpy as np
@@ -39,7 +38,6 @@ STYLE = {
     "text.parse_math": False,  # a dollar in a method's name is a dollar
     "svg.hashsalt": "evclplus",  # the same figure has the same bytes
 }
-Place = Literal["outside right center", "outside lower left"]
 MOST_TASKS_WITH_NUMBERS = 12
 LONGEST_LABEL = 36
 
@@ -66,13 +64,7 @@ def row_style(row: MethodRow) -> tuple[str, str]:
 
 def accuracy_figure(comparison: Comparison) -> Image:
     """Average accuracy against tasks learned, with a band of one standard deviation."""
-    return render(lambda: _accuracy_figure(comparison, (8.0, 4.3), "outside right center"))
-
-
-def narrow_accuracy_figure(comparison: Comparison) -> Image:
-    """The same for a telephone: the legend is below."""
-    height = 3.4 + 0.23 * len(comparison.rows)
-    return render(lambda: _accuracy_figure(comparison, (4.4, height), "outside lower left"))
+    return render(lambda: _accuracy_figure(comparison))
 
 
 def matrix_figure(comparison: Comparison, row: MethodRow) -> Image:
@@ -92,8 +84,8 @@ def render(draw: Callable[[], Figure]) -> Image:
     return Image(svg.getvalue(), png.getvalue())
 
 
-def _accuracy_figure(comparison: Comparison, size: tuple[float, float], legend: Place) -> Figure:
-    figure = Figure(figsize=size, layout="constrained")
+def _accuracy_figure(comparison: Comparison) -> Figure:
+    figure = Figure(figsize=(8.0, 4.3), layout="constrained")
     axes = figure.add_subplot()
     handles = [_draw_curve(axes, row) for row in comparison.rows]
     axes.set_xlabel("tasks learned")
@@ -104,7 +96,7 @@ def _accuracy_figure(comparison: Comparison, size: tuple[float, float], legend: 
     figure.legend(
         handles,
         [_legend_label(row) for row in comparison.rows],
-        loc=legend,
+        loc="outside right center",
         frameon=False,
         title="final accuracy (%)",
         alignment="left",

@@ -12,15 +12,24 @@ from evclplus.experiments.report.figures import (
     Image,
     accuracy_figure,
     matrix_figure,
-    narrow_accuracy_figure,
 )
-from evclplus.experiments.report.page import Figures, page
-from evclplus.experiments.report.uncertainty import known
+from evclplus.experiments.report.page import page
+from evclplus.experiments.report.uncertainty import Known, known
 from evclplus.experiments.report.writers import to_csv, to_latex, to_markdown
 from evclplus.experiments.store import find_record, find_records
 from evclplus.files import make_folder, write_atomically
 
 LONGEST_FILE_NAME = 60
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of one comparison."""
+
+    accuracy: Image
+    matrices: tuple[Image, ...]
+    """In the order of the rows."""
+    known: Known | None = None
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,7 @@ def report(folder: Path, out: Path | None = None) -> Report:
     comparisons = comparisons_of(records)
     figures = [_draw(comparison) for comparison in comparisons]
     contents: dict[str, bytes | str] = {
-        "report.html": page(comparisons, figures, unfinished),
+        "report.html": page(comparisons, unfinished),
         "table.csv": to_csv(comparisons),
         "table.md": to_markdown(comparisons),
         "table.tex": to_latex(comparisons),
@@ -69,8 +78,7 @@ def _nothing_to_report(folder: Path, unfinished: int) -> str:
 
 def _draw(comparison: Comparison) -> Figures:
     matrices = tuple(matrix_figure(comparison, row) for row in comparison.rows)
-    curves = accuracy_figure(comparison), narrow_accuracy_figure(comparison)
-    return Figures(*curves, matrices, known(comparison))
+    return Figures(accuracy_figure(comparison), matrices, known(comparison))
 
 
 def _figure_files(

@@ -1,21 +1,33 @@
 """The page: one HTML file that needs nothing beside it."""
 
 import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
+import matplotlib
+import numpy as np
+import numpy.typing as npt
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
+from matplotlib.colors import Normalize, to_hex
 
+from evclplus.experiments.report.chart import Chart, narrow_chart, wide_chart
 from evclplus.experiments.report.comparison import Comparison, MethodRow, settings_but_seed
 from evclplus.experiments.report.escape import plain
-from evclplus.experiments.report.figures import Image, row_style
+from evclplus.experiments.report.figures import MOST_TASKS_WITH_NUMBERS, row_style
 from evclplus.experiments.report.headline import headline
-from evclplus.experiments.report.numbers import DASH, number
+from evclplus.experiments.report.numbers import DASH, number, percent
 from evclplus.experiments.report.statistics import spread
-from evclplus.experiments.report.tables import MEASURES, Table, baseline_table, results_table
-from evclplus.experiments.report.uncertainty import Known
+from evclplus.experiments.report.tables import (
+    MEASURES,
+    Table,
+    baseline_table,
+    results_table,
+    summary_table,
+)
+from evclplus.experiments.report.uncertainty import known
 from evclplus.experiments.report.uncertainty import section as uncertainty_section
 from evclplus.experiments.report.writers import BASELINE_RULE
 
@@ -23,14 +35,25 @@ VERSIONS = ("evclplus", "torch", "python")
 
 
 @dataclass(frozen=True)
-class Figures:
-    """The figures of one comparison."""
+class Heat:
+    """A cell of an accuracy matrix, the text in a colour that can be read on it."""
 
-    accuracy: Image
-    narrow_accuracy: Image
-    matrices: tuple[Image, ...]
-    """In the order of the rows."""
-    known: Known | None = None
+    text: str
+    title: str
+    heat: str
+    ink: str
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The accuracy matrix of one row; nothing where a task was not yet learned."""
+
+    label: str
+    rows: list[list[Heat | None]]
+
+    @property
+    def many(self) -> bool:
+        return len(self.rows) > MOST_TASKS_WITH_NUMBERS
 
 
 @dataclass(frozen=True)
@@ -54,6 +77,7 @@ class Section:
     title: str
     tasks: list[str]
     headline: list[str]
+    summary: Table
     results: Table
     against: Table | None
     baseline: str
@@ -61,39 +85,55 @@ class Section:
     labels: list[str]
     ours: list[str]
     colours: dict[str, str]
-    accuracy: str
-    narrow_accuracy: str
-    matrices: list[str]
+    wide: Chart
+    narrow: Chart
+    matrices: list[Matrix]
     uncertainty: Markup
     provenance: list[Provenance]
 
 
-def page(comparisons: Sequence[Comparison], figures: Sequence[Figures], unfinished: int) -> str:
+def page(comparisons: Sequence[Comparison], unfinished: int) -> str:
     """The whole page as HTML. Everything that comes from records is escaped by the template."""
-    environment = Environment(
+    script = part("page.js")
+    return (
+        environment()
+        .from_string(part("template.html"))
+        .render(
+            sections=[_section(comparison) for comparison in comparisons],
+            unfinished=unfinished,
+            measures=MEASURES,
+            baseline_rule=BASELINE_RULE,
+            record_count=sum(len(row.records) for each in comparisons for row in each.rows),
+            style=Markup(part("page.css")),
+            script=Markup(script),
+            script_hash=script_hash(script),
+        )
+    )
+
+
+def environment() -> Environment:
+    return Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template = environment.from_string(
-        files("evclplus.experiments.report").joinpath("template.html").read_text(encoding="utf-8")
-    )
-    sections = [
-        _section(comparison, drawn) for comparison, drawn in zip(comparisons, figures, strict=True)
-    ]
-    return template.render(
-        sections=sections,
-        unfinished=unfinished,
-        measures=MEASURES,
-        baseline_rule=BASELINE_RULE,
-        record_count=sum(len(row.records) for each in comparisons for row in each.rows),
-    )
 
 
-def _section(comparison: Comparison, figures: Figures) -> Section:
+def part(name: str) -> str:
+    """A file beside this one."""
+    return files("evclplus.experiments.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def script_hash(script: str) -> str:
+    """What a page's security policy calls the one script that may run."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+
+
+def _section(comparison: Comparison) -> Section:
     rows = comparison.rows
     return Section(
         title=comparison.title,
         tasks=[plain(name) for name in comparison.task_names],
         headline=headline(comparison),
+        summary=summary_table(comparison),
         results=results_table(comparison),
         against=baseline_table(comparison),
         baseline=comparison.baseline.label if comparison.baseline else "",
@@ -101,16 +141,38 @@ def _section(comparison: Comparison, figures: Figures) -> Section:
         labels=[row.label for row in rows],
         ours=[row.label for row in rows if row.is_ours],
         colours={row.label: row_style(row)[0] for row in rows},
-        accuracy=_data_uri(figures.accuracy),
-        narrow_accuracy=_data_uri(figures.narrow_accuracy),
-        matrices=[_data_uri(image) for image in figures.matrices],
-        uncertainty=uncertainty_section(comparison, figures.known),
+        wide=wide_chart(comparison),
+        narrow=narrow_chart(comparison),
+        matrices=_matrices(comparison),
+        uncertainty=uncertainty_section(comparison, known(comparison)),
         provenance=[_provenance(row) for row in rows],
     )
 
 
-def _data_uri(image: Image) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(image.svg).decode()}"
+def _matrices(comparison: Comparison) -> list[Matrix]:
+    """On one scale of colours, which begins at the lowest of all accuracies."""
+    lowest = min(float(np.nanmin(row.matrix)) for row in comparison.rows)
+    scale = Normalize(lowest, max(1.0, lowest + 0.01))
+    return [
+        Matrix(row.label, [_heats(row.matrix, after, scale) for after in range(len(row.matrix))])
+        for row in comparison.rows
+    ]
+
+
+def _heats(matrix: npt.NDArray[np.float64], after: int, scale: Normalize) -> list[Heat | None]:
+    size = len(matrix)
+    digits = 0 if size > 6 else 1
+    heats: list[Heat | None] = [None] * size
+    for task in range(after + 1):
+        value = float(matrix[after, task])
+        part = float(scale(value))
+        heats[task] = Heat(
+            text="" if size > MOST_TASKS_WITH_NUMBERS else number(100 * value, digits),
+            title=f"task {task + 1} after task {after + 1}: {percent(value)} %",
+            heat=to_hex(matplotlib.colormaps["cividis"](part)),
+            ink="#000" if part > 0.47 else "#fff",
+        )
+    return heats
 
 
 def _provenance(row: MethodRow) -> Provenance:

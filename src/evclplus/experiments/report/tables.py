@@ -88,6 +88,17 @@ class Table:
     rows: tuple[tuple[TableCell, ...], ...]
 
 
+def summary_table(comparison: Comparison) -> Table:
+    """What to look at first."""
+    measures = (ACCURACY, FORGETTING, LEARNING_ACCURACY)
+    columns = [
+        [method_cell(comparison, row) for row in comparison.rows],
+        *(measure_column(comparison.rows, measure) for measure in measures),
+    ]
+    headings = (measure.heading for measure in measures)
+    return Table(("Method", *headings), tuple(zip(*columns, strict=True)))
+
+
 def results_table(comparison: Comparison) -> Table:
     """Every measure of every row."""
     others = [measure_column(comparison.rows, measure) for measure in OTHER_MEASURES]

@@ -1,0 +1,145 @@
+"""Curves for the page: where everything is drawn, in the units of an inline SVG."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from evclplus.experiments.report.comparison import Comparison, MethodRow
+from evclplus.experiments.report.escape import plain
+from evclplus.experiments.report.figures import row_style
+from evclplus.experiments.report.numbers import number
+
+Height = Callable[[float], float]
+"""Where a per cent is drawn."""
+
+DASHES = ("", "7 5", "2 4", "8 4 2 4")
+"""Of the first, second, ... settings of one method; the upper bound begins with the second."""
+
+LEFT, RIGHT, TOP, BOTTOM = 38.0, 12.0, 10.0, 40.0
+STEPS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
+MOST_LINES = 6
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One row of a comparison: its line, the band of a deviation, and its values in per cent."""
+
+    label: str
+    is_ours: bool
+    colour: str
+    dash: str
+    points: tuple[tuple[float, float], ...]
+    band: str
+    values: str
+
+    @property
+    def line(self) -> str:
+        return " ".join(f"{x:g},{y:g}" for x, y in self.points)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves in a rectangle, with what stands at its sides."""
+
+    name: str
+    width: float
+    height: float
+    heights: tuple[tuple[float, str], ...]
+    """Of the horizontal lines, with the per cent that they mean."""
+    places: tuple[float, ...]
+    """Of the tasks, from left to right."""
+    marks: tuple[tuple[float, str], ...]
+    tasks: str
+    curves: tuple[Curve, ...]
+
+    @property
+    def bottom(self) -> float:
+        return self.height - BOTTOM
+
+    @property
+    def left(self) -> float:
+        return LEFT
+
+    @property
+    def right(self) -> float:
+        return self.width - RIGHT
+
+
+def wide_chart(comparison: Comparison) -> Chart:
+    """For a screen."""
+    return _chart(comparison, "wide", 620.0, 350.0)
+
+
+def narrow_chart(comparison: Comparison) -> Chart:
+    """For a telephone: as large letters in a smaller picture."""
+    return _chart(comparison, "narrow", 370.0, 300.0)
+
+
+def _chart(comparison: Comparison, name: str, width: float, height: float) -> Chart:
+    count = comparison.task_count
+    places = _spaced(count, LEFT + 8, width - RIGHT - 8)
+    low, high, step = _range([row.curves for row in comparison.rows])
+
+    def y(per_cent: float) -> float:
+        part = (min(max(per_cent, low), high) - low) / (high - low)
+        return round(height - BOTTOM - part * (height - TOP - BOTTOM), 1)
+
+    lines = np.arange(low, high + step / 2, step)
+    names = comparison.task_names or [""] * count
+    titles = (f"after task {i}{f': {plain(n)}' if n else ''}" for i, n in enumerate(names, 1))
+    every = max(1, -(-count // 10))
+    return Chart(
+        name=name,
+        width=width,
+        height=height,
+        heights=tuple((y(value), f"{value:g}") for value in lines.round(6)),
+        places=places,
+        marks=tuple((places[i], str(i + 1)) for i in range(0, count, every)),
+        tasks="\n".join(titles),
+        # The best is drawn last, above all others.
+        curves=tuple(_curve(row, places, y) for row in reversed(comparison.rows)),
+    )
+
+
+def _spaced(count: int, first: float, last: float) -> tuple[float, ...]:
+    if count == 1:
+        return ((first + last) / 2,)
+    return tuple(np.linspace(first, last, count).round(1).tolist())
+
+
+def _range(curves: Sequence[npt.NDArray[np.float64]]) -> tuple[float, float, float]:
+    """The per cent at the bottom and the top, and between two lines: round numbers around all
+    means, some lines."""
+    means = 100 * np.concatenate([one.mean(axis=0) for one in curves])
+    means = means[np.isfinite(means)]
+    low, high = (float(means.min()), float(means.max())) if len(means) else (0.0, 100.0)
+    step = next((one for one in STEPS if (high - low) / one <= MOST_LINES - 1), STEPS[-1])
+    low, high = step * np.floor(low / step), step * np.ceil(high / step)
+    return float(low), float(max(high, low + step)), step
+
+
+def _curve(row: MethodRow, places: tuple[float, ...], y: Height) -> Curve:
+    means = 100 * row.curves.mean(axis=0)
+    first = 1 if row.is_upper_bound else 0
+    return Curve(
+        label=row.label,
+        is_ours=row.is_ours,
+        colour=row_style(row)[0],
+        dash=DASHES[(first + row.variant) % len(DASHES)],
+        points=tuple((x, y(value)) for x, value in zip(places, means, strict=True)),
+        band=_band(row, places, y),
+        values=" ".join(number(float(value), 2) for value in means),
+    )
+
+
+def _band(row: MethodRow, places: tuple[float, ...], y: Height) -> str:
+    """One deviation to either side; nothing for a single seed."""
+    curves = 100 * row.curves
+    if len(curves) < 2:
+        return ""
+    means, deviations = curves.mean(axis=0), curves.std(axis=0, ddof=1)
+    above = [f"{x:g},{y(v):g}" for x, v in zip(places, means + deviations, strict=True)]
+    below = [f"{x:g},{y(v):g}" for x, v in zip(places, means - deviations, strict=True)]
+    return " ".join(above + below[::-1])
