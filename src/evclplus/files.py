@@ -87,6 +87,18 @@ def _writer(pid: int) -> str:
     return f"{_machine()}-{pid}-{_born(pid)}"
 
 
+def this_process() -> str:
+    """A name of this process, for whoever asks later whether it lives."""
+    return _writer(os.getpid())
+
+
+def is_dead(process: str) -> bool:
+    """Whether a process of this name has ended; of other machines one cannot know."""
+    machine, _, rest = process.partition("-")
+    pid, _, born = rest.partition("-")
+    return machine == _machine() and (not pid.isdigit() or _born(int(pid)) != born)
+
+
 @cache
 def _machine() -> str:
     """This boot of this machine, or of a container: where numbers of processes mean the same."""

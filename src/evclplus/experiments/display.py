@@ -8,6 +8,7 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, Time
 from rich.progress import Progress as Bars
 
 from evclplus.callbacks import Callback, LazyTerms
+from evclplus.experiments.live import Live
 from evclplus.experiments.pool import Event, Job
 
 SECONDS_BETWEEN_DRAWINGS = 0.1
@@ -60,10 +61,12 @@ class TrainingBar(Callback, AbstractContextManager["TrainingBar"]):
 
 
 class ComparisonBars(AbstractContextManager["ComparisonBars"]):
-    """A bar for each job that is running and, given how many there are, one for all of them."""
+    """A bar for each job that is running and, given how many there are, one for all of them. The
+    same is written into a file for who watches from elsewhere."""
 
-    def __init__(self, console: Console, count: int | None) -> None:
+    def __init__(self, console: Console, count: int | None, live: Live | None = None) -> None:
         self.console = console
+        self.live = live
         self.bars = bars(console)
         self.overall = self.bars.add_task(
             "all runs", total=count, terms="", visible=count is not None
@@ -76,16 +79,24 @@ class ComparisonBars(AbstractContextManager["ComparisonBars"]):
 
     def __exit__(self, *error: object) -> None:
         self.bars.stop()
+        if self.live is not None:
+            self.live.close(stopped=error[0] is not None)
 
     def started(self, job: Job) -> None:
         self.running[id(job)] = self.bars.add_task(job.title, total=1, terms="starting")
+        if self.live is not None:
+            self.live.started(job.title)
 
     def moved(self, job: Job, event: Event) -> None:
         bar = self.running[id(job)]
         self.bars.update(bar, completed=event.step, total=event.steps, terms=event.text)
+        if self.live is not None:
+            self.live.moved(job.title, event.step, event.steps, event.text)
 
     def ended(self, job: Job, error: str | None) -> None:
         self.bars.remove_task(self.running.pop(id(job)))
         self.bars.advance(self.overall)
+        if self.live is not None:
+            self.live.ended(job.title, error)
         if error is not None:
             self.console.print(f"{job.title} failed: {error}", style="red", markup=False)

@@ -63,6 +63,11 @@ class Selection:
         untuned = tuple(name for name in chosen["benchmark"] if name not in ready)
         return cls(preset, ready, chosen["method"], untuned)
 
+    @property
+    def count(self) -> int:
+        """How many runs that is."""
+        return len(self.benchmarks) * len(self.methods) * self.preset.seeds
+
     def cells(self, out: Path, overwrite: bool = False, every: Every = MINUTES) -> list[Cell]:
         """Benchmark by benchmark, all methods of one seed before the next seed. Missing data is
         named here, all of it in one line."""

@@ -53,7 +53,7 @@ def below(folder: Path, name: str) -> Iterator[Path]:
 
 def find_records(folder: Path) -> list[Record]:
     """Every record below `folder`, in the order of their paths."""
-    found = dict(_packed_below(folder.absolute()))
+    found = dict(packed_below(folder.absolute()))
     for path in below(folder, RECORD):
         found[path.parent.absolute()] = Record.read(path)
     if not found and not (_exists(folder) and folder.is_dir()):
@@ -61,7 +61,7 @@ def find_records(folder: Path) -> list[Record]:
     return [found[place] for place in sorted(found)]
 
 
-def _packed_below(folder: Path) -> Iterator[tuple[Path, Record]]:
+def packed_below(folder: Path) -> Iterator[tuple[Path, Record]]:
     """What is packed and lay below a folder, wherever it is packed."""
     files = [above / PACKED for above in (folder, *folder.parents)]
     files += [path for path in below(folder, PACKED) if path not in files]

@@ -1,4 +1,4 @@
-"""Commands on what is there: report and pack."""
+"""Commands on what is there: report, watch and pack."""
 
 import os
 from pathlib import Path
@@ -22,6 +22,20 @@ def report(
     written = write_report(folder, out)
     show(find_records(folder))
     say(f"report: {written.page}")
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(help="The --out folder of compare or reproduce.")],
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Where; 0: any that is free.")
+    ] = 8642,
+) -> None:
+    """Show a grid while it runs, on a page for this machine alone. It reads and changes nothing."""
+    from evclplus.experiments.watch.server import open_server, serve
+
+    with open_server(folder, port) as server:
+        say(f"watching {folder}: http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
+        serve(server)
 
 
 def pack(

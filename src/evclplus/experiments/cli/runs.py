@@ -127,6 +127,7 @@ def _compare(
     """Run what is not finished, then report on all that is in the folder."""
     from evclplus.experiments import compare as comparison
     from evclplus.experiments.display import ComparisonBars
+    from evclplus.experiments.live import Live
     from evclplus.experiments.pool import work_through
     from evclplus.experiments.store import find_record
 
@@ -139,7 +140,8 @@ def _compare(
         try:
             if todo:
                 workers = jobs or os.cpu_count() or 1
-                with ComparisonBars(console, len(todo)) as bars:
+                live = Live(out, typed_command(), len(cells), workers)
+                with ComparisonBars(console, len(todo), live) as bars:
                     failed = work_through(todo, workers, bars, typed_command())
         except Stopped as stopped:
             kept = sum(find_record(cell.folder) is not None for cell in cells)

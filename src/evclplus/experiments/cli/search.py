@@ -84,12 +84,14 @@ def _tune(
             "tuning needs optuna: install it with `pip install 'evclplus[tune]'`"
         ) from None
     from evclplus.experiments.display import ComparisonBars
+    from evclplus.experiments.live import Live
 
     check_methods(methods)
     every = every_of(checkpoint_every)
     searches = [tuning.Search(benchmark, name, out, epochs_limit, seeds, every) for name in methods]
     try:
-        with ComparisonBars(console, count=None) as bars:
+        live = Live(out, typed_command(), None, workers)
+        with ComparisonBars(console, None, live) as bars:
             failed = tuning.tune(searches, trials, workers, bars, say, typed_command())
     except Stopped as stopped:
         raise stopped_exit(stopped, "every finished trial is kept") from None

@@ -53,6 +53,7 @@ def reproduce(
     on."""
     from evclplus.experiments import reproduce as reproduction
     from evclplus.experiments.display import ComparisonBars
+    from evclplus.experiments.live import Live
     from evclplus.experiments.presets import load_preset
 
     use_data_dir(data_dir)
@@ -63,7 +64,8 @@ def reproduce(
     if not report_only:
         workers = jobs or os.cpu_count() or 1
         try:
-            with ComparisonBars(console, count=None) as bars:
+            live = Live(out, typed_command(), selection.count, workers)
+            with ComparisonBars(console, None, live) as bars:
                 failed = reproduction.reproduce(
                     *(selection, out, workers, bars, say, typed_command(), overwrite),
                     every_of(checkpoint_every),
@@ -99,6 +101,7 @@ def check(
     from evclplus.experiments import check as checking
     from evclplus.experiments.checks import chosen
     from evclplus.experiments.display import ComparisonBars
+    from evclplus.experiments.live import Live
     from evclplus.experiments.pool import work_through
 
     use_data_dir(data_dir)
@@ -107,9 +110,11 @@ def check(
     todo = [cell for cell in every if cell.check.name in wanted and not checking.has_record(cell)]
     failed: list[str] = []
     if todo and not report_only:
+        workers = jobs or os.cpu_count() or 1
+        live = Live(out, typed_command(), None, workers)
         try:
-            with only_writer(out), ComparisonBars(console, len(todo)) as bars:
-                failed = work_through(todo, jobs or os.cpu_count() or 1, bars, typed_command())
+            with only_writer(out), ComparisonBars(console, len(todo), live) as bars:
+                failed = work_through(todo, workers, bars, typed_command())
         except Stopped as stopped:
             raise stopped_exit(stopped, "every finished run is kept") from None
     found = checking.outcomes(every)

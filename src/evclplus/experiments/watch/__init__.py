@@ -1,0 +1,1 @@
+"""A page that shows a grid while it runs: `server.serve`."""
