@@ -16,6 +16,7 @@ ROOT = Path(evclplus.__file__).parent
 PARTS = [
     "__main__",
     "experiments",
+    "trackers",
     "testing",
     "estimators",
     "learner",

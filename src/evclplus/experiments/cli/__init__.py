@@ -13,7 +13,7 @@ from typer.exceptions import TyperException
 from evclplus.errors import EvclplusError
 from evclplus.experiments.cli.data import data, data_fetch, data_show
 from evclplus.experiments.cli.describe import explain, init, list_
-from evclplus.experiments.cli.records import pack, report, watch
+from evclplus.experiments.cli.records import pack, report, track, watch
 from evclplus.experiments.cli.runs import compare, demo, run
 from evclplus.experiments.cli.search import tune
 from evclplus.experiments.cli.tables import check, reproduce
@@ -29,6 +29,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "tune": tune,
     "report": report,
     "watch": watch,
+    "track": track,
     "pack": pack,
     "list": list_,
     "explain": explain,

@@ -1,12 +1,14 @@
-"""Commands on what is there: report, watch and pack."""
+"""Commands on what is there: report, watch, track and pack."""
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from evclplus.experiments.cli.terminal import say, show
+
+Target = Literal["tensorboard", "wandb"]
 
 
 def report(
@@ -36,6 +38,27 @@ def watch(
     with open_server(folder, port) as server:
         say(f"watching {folder}: http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
         serve(server)
+
+
+def track(
+    folder: Annotated[Path, typer.Argument(help="Any folder with records below it.")],
+    to: Annotated[Target, typer.Option("--to", help="What to send the records to.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for what is written; default FOLDER/TO.")
+    ] = None,
+    project: Annotated[str, typer.Option("--project", help="Of Weights & Biases.")] = "evclplus",
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Keep it on disk, for `wandb sync`.")
+    ] = False,
+) -> None:
+    """Send finished records to TensorBoard or Weights & Biases: curves, settings and figures."""
+    from evclplus.experiments.track import track as send
+
+    out = out or folder / to
+    count = send(folder, to, out, project, "offline" if offline else "online")
+    then = f"tensorboard --logdir {out}" if to == "tensorboard" else f"wandb sync {out}/wandb/*"
+    shown = f"; see them: {then}" if offline or to == "tensorboard" else ""
+    say(f"{count} records: {to}{shown}")
 
 
 def pack(
