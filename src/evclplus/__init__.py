@@ -40,6 +40,7 @@ from evclplus.methods.replay import ExperienceReplay
 from evclplus.methods.rwalk import RiemannianWalk
 from evclplus.methods.sfsvi import FunctionSpaceVI
 from evclplus.methods.synaptic import SynapticIntelligence
+from evclplus.methods.td_vcl import TDVCL
 from evclplus.methods.ucb import UCB
 from evclplus.methods.ucl import UCL
 from evclplus.methods.vcl import VCL
@@ -70,6 +71,7 @@ __all__ = [
     "GVCL",
     "HAT",
     "METHODS",
+    "TDVCL",
     "UCB",
     "UCL",
     "VCL",

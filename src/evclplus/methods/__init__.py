@@ -32,6 +32,7 @@ from evclplus.methods.rwalk import RiemannianWalk
 from evclplus.methods.sfsvi import FunctionSpaceVI
 from evclplus.methods.space import Space
 from evclplus.methods.synaptic import SynapticIntelligence
+from evclplus.methods.td_vcl import TDVCL
 from evclplus.methods.ucb import UCB
 from evclplus.methods.ucl import UCL
 from evclplus.methods.vcl import VCL
@@ -101,6 +102,7 @@ METHODS: dict[str, Entry] = {
         beta=0.1,
         kl_scale="examples",
     ),
+    "td-vcl": _plain(TDVCL),
     "gvcl": _plain(GVCL),
     "gvcl-film": _variant(GVCL, "GVCL with FiLM layers per task.", ("#CCBB44", "|"), film=True),
     "ucl": _plain(UCL),
