@@ -23,6 +23,7 @@ from evclplus.methods.evcl import EVCL
 from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
+from evclplus.methods.fromp import FROMP
 from evclplus.methods.generative import GenerativeClassifier
 from evclplus.methods.gpm import GradientProjectionMemory
 from evclplus.methods.gvcl import GVCL
@@ -68,6 +69,7 @@ __all__ = [
     "AGEM",
     "EVCL",
     "EWC",
+    "FROMP",
     "GVCL",
     "HAT",
     "METHODS",

@@ -177,3 +177,12 @@ def test_a_source_with_a_weight_enters_by_its_own_mean() -> None:
             shares[batch.head == 2] = shares.get(batch.head == 2, 0) + batch.share
         assert shares[False] == pytest.approx(0.3)
         assert shares[True] == pytest.approx(2.0)
+
+
+def test_a_whole_source_is_in_every_step_with_all_its_examples_in_their_order() -> None:
+    first, stored = Source((examples(0, 30, 2),)), examples(100, 7, 0)
+    whole = Source((stored,), weight=0.5, whole=True)
+    for own, other in steps_of_epoch((first, whole), 10, torch.Generator().manual_seed(0)):
+        assert len(own.y) == 10
+        assert other.y.tolist() == list(range(100, 107))
+        assert other.share == 0.5

@@ -56,15 +56,17 @@ class Batch:
 class Source:
     """Examples that feed training. The first source of a run is gone through once an epoch; of a
     further one, each step draws `per_step` examples at random, with replacement; none: as many as
-    it has of the first. The gradient of a further one that is kept `apart` is no part of the step's
-    own: `move` sees it as `here.reference`, the mean over all that is kept apart. A step's loss is
-    the mean over the examples of all its sources together, but for those that say what the mean
-    over their own is multiplied by: their `weight`."""
+    it has of the first. One that is `whole` is in every step with all its examples, in their order.
+    The gradient of a further one that is kept `apart` is no part of the step's own: `move` sees it
+    as `here.reference`, the mean over all that is kept apart. A step's loss is the mean over the
+    examples of all its sources together, but for those that say what the mean over their own is
+    multiplied by: their `weight`."""
 
     examples: tuple[Examples, ...]
     per_step: int | None = None
     apart: bool = False
     weight: float | None = None
+    whole: bool = False
 
     def __len__(self) -> int:
         return sum(map(len, self.examples))
@@ -107,8 +109,8 @@ def steps_of_epoch(
         _, group, index = cuts[position]
         found = [(first, group, index)]
         for source in others:
-            drawn = _drawn(source, source.per_step or len(index), generator)
-            found += [(source, *one) for one in drawn]
+            chosen = _chosen(source, len(index), generator)
+            found += [(source, *one) for one in _head_by_head(source, chosen)]
         if step < done:  # its numbers are drawn: those of the next steps come after them
             continue
         totals: Counter[object] = Counter()
@@ -133,15 +135,19 @@ def _share(source: Source, count: int, totals: Counter[object]) -> float:
     return weight * count / totals[_together(source)]
 
 
-def _drawn(
-    source: Source, count: int, generator: torch.Generator
-) -> list[tuple[list[Examples], Tensor]]:
-    """Random examples of a source, head by head."""
-    drawn = torch.randint(len(source), (count,), generator=generator).sort().values
+def _chosen(source: Source, count: int, generator: torch.Generator) -> Tensor:
+    """Which examples of a further source a step has, in ascending order."""
+    if source.whole:
+        return torch.arange(len(source))
+    drawn = torch.randint(len(source), (source.per_step or count,), generator=generator)
+    return drawn.sort().values
+
+
+def _head_by_head(source: Source, chosen: Tensor) -> list[tuple[list[Examples], Tensor]]:
     found, start = [], 0
     for group in _by_head(source.examples):
         end = start + sum(map(len, group))
-        inside = drawn[(drawn >= start) & (drawn < end)] - start
+        inside = chosen[(chosen >= start) & (chosen < end)] - start
         if len(inside):
             found.append((group, inside))
         start = end

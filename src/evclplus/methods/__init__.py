@@ -14,6 +14,7 @@ from evclplus.methods.evcl import EVCL
 from evclplus.methods.evcl_plus import EVCLPlus
 from evclplus.methods.ewc import EWC
 from evclplus.methods.finetune import FineTune
+from evclplus.methods.fromp import FROMP
 from evclplus.methods.generative import GenerativeClassifier
 from evclplus.methods.gpm import GradientProjectionMemory
 from evclplus.methods.gvcl import GVCL
@@ -118,6 +119,7 @@ METHODS: dict[str, Entry] = {
     "kfac": _plain(KroneckerLaplace),
     "ncl": _plain(NaturalContinualLearning),
     "s-fsvi": _plain(FunctionSpaceVI),
+    "fromp": _plain(FROMP),
     "er": _plain(ExperienceReplay),
     "a-gem": _plain(AGEM),
     "der++": _plain(DarkExperienceReplay),
