@@ -71,14 +71,24 @@ def test_a_spread_that_is_not_reported_is_taken_to_be_ours() -> None:
     assert Outcome(unknown, (90.0, 91.0, 92.0)).bound == pytest.approx(2 * sqrt(2 / 3))
 
 
+def test_a_figure_of_a_picture_may_be_off_by_a_point() -> None:
+    shown = replace(EASY, accuracy=92.5, deviation=None, mark="F")
+    ours = (90.0, 91.0, 92.0)
+    assert Outcome(shown, ours).bound == pytest.approx(2 * sqrt(2 / 3) + 1)
+    assert Outcome(replace(shown, accuracy=93.6), ours).verdict == "within"
+    assert Outcome(replace(shown, accuracy=93.6, mark="V"), ours).verdict == "below"
+
+
 def test_a_table_says_what_is_behind_it() -> None:
     found = [
         Outcome(replace(EASY, differs="theirs: this; ours: that"), (98.0, 99.0)),
-        Outcome(replace(EASY, variant="more", deviation=None), (50.0,)),
+        Outcome(replace(EASY, variant="more", deviation=None), (50.0,), ("abc", "def")),
     ]
     text = markdown(found)
     assert "| finetune | small | 99.00 ± 30.00 (1) | 98.50 ± 0.71 | 2 |" in text
-    assert "| finetune more | small | 99.00 | 50.00 ± 0.00 | 1 | 0.00 | open | V |" in text
+    assert (
+        "| finetune more | small | 99.00 | 50.00 ± 0.00 | 1 | 0.00 | open | V | abc, def |" in text
+    )
     assert "Sources: a source." in text
     assert "- theirs: this; ours: that" in text
 
@@ -131,7 +141,8 @@ def test_a_record_with_other_settings_does_not_count(
     monkeypatch.setattr(checks, "CHECKS", {EASY.name: EASY})
     (cell,) = checking.check_cells([EASY], [0], tmp_path)
     cell.run(Callback(), "test")
-    assert len(checking.outcomes([cell])) == 1
+    (outcome,) = checking.outcomes([cell])
+    assert len(outcome.commits) == 1
     other = replace(EASY, training={"learning_rate": 1e-4})
     (changed,) = checking.check_cells([other], [0], tmp_path)
     assert checking.outcomes([changed]) == []

@@ -19,6 +19,9 @@ Verdict = Literal["within", "above", "below", "open"]
 FEWEST_SEEDS = 3
 """With fewer nothing is known of our own spread, and the verdict is open."""
 
+READING = 1.0
+"""How far a figure may be off that was read off a picture, in per cent."""
+
 BEGIN, END = "<!-- checks: evclplus check -->", "<!-- end of checks -->"
 """Where the table of a page goes."""
 
@@ -53,6 +56,8 @@ class Outcome:
 
     check: Check
     accuracies: tuple[float, ...]
+    commits: tuple[str, ...] = ()
+    """Those that made ours."""
 
     @property
     def mean(self) -> float:
@@ -65,11 +70,13 @@ class Outcome:
     @property
     def bound(self) -> float:
         """How far two means of equal systems are apart at most, 19 times of 20:
-        2 sqrt(sd^2 / n + sd_ours^2 / k). A spread that is not reported is taken to be ours."""
+        2 sqrt(sd^2 / n + sd_ours^2 / k). A spread that is not reported is taken to be ours, and a
+        figure that was read off a picture may be off by `READING` more."""
         ours = self.deviation**2 / len(self.accuracies)
-        if self.check.deviation is None or self.check.runs is None:
-            return 2 * sqrt(2 * ours)
-        return 2 * sqrt(self.check.deviation**2 / self.check.runs + ours)
+        theirs = ours
+        if self.check.deviation is not None and self.check.runs is not None:
+            theirs = self.check.deviation**2 / self.check.runs
+        return 2 * sqrt(theirs + ours) + (READING if self.check.mark == "F" else 0)
 
     @property
     def verdict(self) -> Verdict:
@@ -83,13 +90,25 @@ class Outcome:
 
 def outcomes(all_cells: Sequence[CheckCell]) -> list[Outcome]:
     """Those of the checks that have a record, in the order of the checks."""
-    found: dict[str, tuple[Check, list[float]]] = {}
+    found: dict[str, tuple[Check, list[Record]]] = {}
     for cell in all_cells:
         record = _record(cell)
         if record is not None:
-            _, accuracies = found.setdefault(cell.check.name, (cell.check, []))
-            accuracies.append(100 * record.average_accuracy)
-    return [Outcome(check, tuple(accuracies)) for check, accuracies in found.values()]
+            found.setdefault(cell.check.name, (cell.check, []))[1].append(record)
+    return [
+        Outcome(
+            check,
+            tuple(100 * record.average_accuracy for record in records),
+            tuple(dict.fromkeys(_commit(record) for record in records)),
+        )
+        for check, records in found.values()
+    ]
+
+
+def _commit(record: Record) -> str:
+    """What it was made by, as far as that is known."""
+    commit = str(record.environment.get("commit") or "?")[:7]
+    return f"{commit} with changes" if record.environment.get("dirty") else commit
 
 
 def has_record(cell: CheckCell) -> bool:
@@ -104,7 +123,17 @@ def _record(cell: CheckCell) -> Record | None:
     return record
 
 
-HEADINGS = ("system", "protocol", "theirs", "ours", "seeds", "may differ by", "verdict", "mark")
+HEADINGS = (
+    "system",
+    "protocol",
+    "theirs",
+    "ours",
+    "seeds",
+    "may differ by",
+    "verdict",
+    "mark",
+    "made by",
+)
 
 
 def rows(found: Sequence[Outcome]) -> list[tuple[str, ...]]:
@@ -120,14 +149,14 @@ def rows(found: Sequence[Outcome]) -> list[tuple[str, ...]]:
         count = str(len(one.accuracies))
         made.append(
             (system, check.protocol.name, theirs, ours, count)
-            + (f"{one.bound:.2f}", one.verdict, check.mark)
+            + (f"{one.bound:.2f}", one.verdict, check.mark, ", ".join(one.commits))
         )
     return made
 
 
 def markdown(found: Sequence[Outcome]) -> str:
     """The table with what is behind it."""
-    lines = ["| " + " | ".join(HEADINGS) + " |", "|---|---|--:|--:|--:|--:|---|---|"]
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|---|---|--:|--:|--:|--:|---|---|---|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows(found)]
     sources = {one.check.protocol.source: None for one in found}
     lines += ["", "Sources: " + "; ".join(sources) + "."]

@@ -1,12 +1,14 @@
 """LwF: learning without forgetting (Li and Hoiem, ECCV 2016), with point weights.
 
-    minimise  -log p(y|x, theta) + lambda sum_h KL( p_h(x; theta_prev) || p_h(x; theta) )
+    minimise  -log p(y|x, theta) + lambda sum_s KL( p_h(x; theta_prev) || p_h(x; theta) )
 
     p_h(x; theta) = softmax(z_h(x; theta) / T)
 
-x are the inputs of the task being learned, z_h what was answered before it came: all outputs of an
-earlier head, or of a head that this task goes on with those that earlier tasks used. It keeps
-nothing between tasks: what the old weights answer is computed once, when the task arrives.
+s are the earlier tasks, h their heads, x the inputs of the task being learned. A head that tasks
+share counts once for each of them, as in van de Ven's comparisons, where the term has the weight
+1 - 1 / t beside 1 / t. In a head that grows, p_prev of the classes that came with this task is
+zero, as there. It keeps nothing between tasks: what the old weights answer is computed once, when
+the task arrives.
 
 In a logit this curves by p (1 - p) / T^2, at T = 2 by 0.01 to 0.06. The function-space term of
 `function_space.py` curves by lambda_f alike for sure answers and open ones, which is why that one
@@ -45,16 +47,18 @@ UNUSED = -1e9
 @dataclass(frozen=True)
 class Answerers:
     """Where the outputs of each head lie among all that are asked for, (heads, outputs), and
-    which of these places are in use. The number of heads is filled up to a block's, as `hold`
-    does it: a head of one output has nothing to say."""
+    which of these places are in use now and were before, and how many tasks each head has had. The
+    number of heads is filled up to a block's, as `hold` does it, by heads that had none."""
 
     places: Tensor
     used: Tensor
+    known: Tensor
+    tasks: Tensor
 
-    def logits(self, outputs: Tensor) -> Tensor:
+    def logits(self, outputs: Tensor, used: Tensor) -> Tensor:
         """(examples, heads, outputs) from the outputs side by side."""
         every = outputs.index_select(1, self.places.flatten()).view(-1, *self.places.shape)
-        return every.masked_fill(~self.used, UNUSED)
+        return every.masked_fill(~used, UNUSED)
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Distilled:
 
 
 class LearningWithoutForgetting(Method):
-    """Earlier outputs keep their softened answers on the new inputs; nothing is stored."""
+    """Earlier outputs keep their softened answers on the new inputs; no data are stored."""
 
     name: ClassVar[str] = "lwf"
     colour: ClassVar[str] = "#8B5A2B"
@@ -74,7 +78,7 @@ class LearningWithoutForgetting(Method):
     memory_type: ClassVar[type] = Distilled
     space: ClassVar[Space] = TRAINING | {"lam": Log(0.1, 10.0), "temperature": Log(1.0, 10.0)}
 
-    lam: float = Field(1.0, ge=0, description="lambda, the weight of each earlier head")
+    lam: float = Field(1.0, ge=0, description="lambda, the weight of each earlier task")
     temperature: float = Field(2.0, gt=0, description="T, divides the logits of both answers")
 
     def likelihood(
@@ -83,11 +87,10 @@ class LearningWithoutForgetting(Method):
         if memory.answerers is None or batch.answers is None:
             return super().likelihood(weights, memory, batch, network)
         output = memory.held.together(network, weights, batch)
-        now, before = map(memory.answerers.logits, (output, batch.answers))
-        return {
-            "nll": batch.nll(output),
-            "distillation": self.lam * distillation(now, before, self.temperature),
-        }
+        heads = memory.answerers
+        now, before = heads.logits(output, heads.used), heads.logits(batch.answers, heads.known)
+        held = distillation(now, before, self.temperature, heads.tasks)
+        return {"nll": batch.nll(output), "distillation": self.lam * held}
 
     def begin(self, lesson: Lesson) -> Start:
         needs_classes(self.name, lesson)
@@ -108,11 +111,14 @@ def answerers(lesson: Lesson, heads: tuple[int, ...]) -> Answerers:
     x = lesson.task.inputs(torch.arange(1)).to(lesson.network.device)
     rows, start = [], 0
     for head in heads:
-        rows.append((start, lesson.seen.get(head, 0)))
+        known, own = lesson.seen.get(head, 0), head == lesson.task.head
+        now = max(known, lesson.task.outputs) if own else known
+        rows.append((start, now, known, lesson.position - len(lesson.earlier) if own else 1))
         start += lesson.network.copy()(lesson.q, x, head).shape[1]
-    rows = [(start, count) for start, count in rows if count]
-    rows += [(0, 1)] * (block(len(rows), LEAST_HEADS) - len(rows))
-    number = torch.arange(max(count for _, count in rows))
-    used = torch.stack([number < count for _, count in rows])
-    places = torch.stack([start + number for start, _ in rows]).where(used, 0)
-    return Answerers(places.to(x.device), used.to(x.device))
+    rows = [row for row in rows if row[2]]
+    rows += [(0, 1, 1, 0)] * (block(len(rows), LEAST_HEADS) - len(rows))
+    first, now, known, tasks = torch.tensor(rows, device=x.device).unbind(1)
+    number = torch.arange(int(now.max()), device=x.device)
+    used = number < now[:, None]
+    places = torch.where(used, first[:, None] + number, 0)
+    return Answerers(places, used, number < known[:, None], tasks.to(lesson.q.mean))
