@@ -18,8 +18,8 @@ from statistics import fmean
 from typing import Any
 
 import evclplus as ec
-from evclplus.experiments.environment import environment
-from evclplus.files import make_folder, write_atomically
+from evclplus.files import write_atomically
+from tools.journal import Run, commit, finished, write
 
 FOLDER = Path("results/choose")
 
@@ -31,8 +31,6 @@ STREAMS: dict[str, Callable[[], ec.Stream]] = {
     "permuted": lambda: ec.benchmark("permuted-mnist", tasks=5, examples_per_task=5000),
 }
 """Few and many examples, a head per task and one head, related and unrelated tasks."""
-
-Run = dict[str, Any]
 
 
 def run(method: str, name: str, value: float, stream: str, seed: int) -> float:
@@ -48,12 +46,6 @@ def run(method: str, name: str, value: float, stream: str, seed: int) -> float:
     return learner.evaluate(data, on="validation").average_accuracy
 
 
-def finished(path: Path) -> list[Run]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def work(
     path: Path,
     method: str,
@@ -63,18 +55,16 @@ def work(
     seeds: Iterable[int],
 ) -> list[Run]:
     """All runs, those that were not finished before among them; each is written when it is done."""
-    runs, found = finished(path), environment()
-    commit = f"{found['commit']}{'-dirty' if found['dirty'] else ''}"
+    runs, made_by = finished(path), commit()
     done = {_key(one) for one in runs}
-    make_folder(path.parent)
     for seed, stream, value in product(seeds, streams, values):
         one: Run = {"method": method, "option": name, "value": value, "stream": stream}
         one |= {"seed": seed}
         if _key(one) not in done:
-            one |= {"accuracy": run(method, name, value, stream, seed), "commit": commit}
+            one |= {"accuracy": run(method, name, value, stream, seed), "commit": made_by}
             print(json.dumps(one), flush=True)
             runs.append(one)
-            write_atomically(path, "".join(json.dumps(line) + "\n" for line in runs))
+            write(path, runs)
     return runs
 
 

@@ -22,9 +22,10 @@ from typing import Any
 import torch
 
 import evclplus as ec
-from evclplus.core import tree
 from evclplus.data.loading import dataset
-from evclplus.files import make_folder, write_atomically
+from evclplus.files import write_atomically
+from tools.journal import Run, commit, finished, write
+from tools.systems import kept_bytes
 
 RESULTS = Path("results/long/runs.jsonl")
 FIGURE = Path("docs/images/long-streams.png")
@@ -33,8 +34,6 @@ METHODS = ("evcl+", "ewc", "kfac", "mas", "si", "ucl", "rwalk", "finetune")
 
 SCALES = {"accuracy": 100, "bytes": 1e-6}
 """What is drawn, in per cent and megabytes."""
-
-Run = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -86,15 +85,6 @@ STREAMS = {
 }
 
 
-def kept_bytes(learner: ec.Learner) -> int:
-    """Of all tensors that a learner keeps between tasks: weights and memory."""
-    found = {
-        (tensor.data_ptr(), tensor.numel()): tensor.numel() * tensor.element_size()
-        for _, tensor in tree.tensors((learner.q, learner.memory))
-    }
-    return sum(found.values())
-
-
 def run(name: str, long: Long, method: str, seed: int) -> Run:
     stream = long.stream(seed)
     network = ec.networks.mlp(stream.input_size, [100, 100], seed=seed)
@@ -109,13 +99,8 @@ def run(name: str, long: Long, method: str, seed: int) -> Run:
             point = {"tasks": position, "accuracy": seen, "newest": newest}
             points.append(point | {"bytes": kept_bytes(learner)})
             print(name, method, seed, json.dumps(point), flush=True)
-    return {"stream": name, "method": method, "seed": seed, "points": points}
-
-
-def finished(path: Path) -> list[Run]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    made = {"stream": name, "method": method, "seed": seed, "commit": commit()}
+    return made | {"points": points}
 
 
 def work(
@@ -124,11 +109,10 @@ def work(
     """All runs, those that were not finished before among them; each is written when it is done."""
     runs = finished(path)
     done = {(one["stream"], one["method"], one["seed"]) for one in runs}
-    make_folder(path.parent)
     for seed, (name, long), method in product(seeds, streams.items(), methods):
         if (name, method, seed) not in done:
             runs.append(run(name, long, method, seed))
-            write_atomically(path, "".join(json.dumps(one) + "\n" for one in runs))
+            write(path, runs)
     return runs
 
 

@@ -471,3 +471,23 @@ def test_the_summed_fisher_is_all_that_the_other_reading_changes() -> None:
     assert summed.benchmarks == paper.benchmarks
     for name in summed.methods:
         assert summed.options[name] == paper.options[name] | {"fisher_reduction": "sum"}
+
+
+def test_the_systems_preset_has_every_method_as_it_comes() -> None:
+    preset = load_preset("systems")
+    variants = {name for name in METHODS if name.startswith(("evcl+-", "coreset-"))}
+    variants |= {name for name in METHODS if name.endswith("-function")} | {"vcl-kcenter"}
+    assert set(preset.methods) == set(METHODS) - variants
+    assert (preset.training, preset.options, preset.tuned) == (Training(), {}, None)
+    assert len(preset.benchmarks) == 6
+
+
+def test_a_method_that_needs_a_head_per_task_is_left_out_where_there_is_one_head() -> None:
+    preset = load_preset("systems")
+    assert preset.fits("split-mnist", "hat")
+    assert not preset.fits("split-mnist-class", "hat")
+    assert not preset.fits("permuted-mnist", "progressive")
+    assert preset.fits("permuted-mnist", "er")
+    small = Preset(benchmarks=("permuted-digits",), methods=("hat", "ewc"), seeds=1)
+    (cell,) = Selection.of(small, None, None).cells(Path("nowhere"))
+    assert cell.experiment.method == "ewc"

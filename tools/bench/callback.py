@@ -4,7 +4,7 @@ How a callback is made and handed to a learner is known here and nowhere else in
 """
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from math import ceil
 from statistics import median
 from typing import Any
@@ -23,7 +23,14 @@ EPOCHS = 10
 WARM_UP = 2
 """Epochs that are left out: they compile, and they meet cold caches."""
 
-__all__ = ["EPOCHS", "Callback", "epochs_by_turns", "is_training", "learner_with"]
+__all__ = [
+    "EPOCHS",
+    "Callback",
+    "epochs_by_turns",
+    "epochs_in_turn",
+    "is_training",
+    "learner_with",
+]
 
 
 def learner_with(
@@ -79,6 +86,22 @@ class Turns(Callback):
                 for name, work in self.rivals.items():
                     self.taken[self._task][name].append(seconds_of(work))
         self._began = time.perf_counter()
+
+
+def epochs_in_turn(
+    methods: Sequence[ec.Method],
+    network: nn.Module,
+    stream: ec.Stream,
+    rounds: int,
+    **training: Any,
+) -> list[float]:
+    """Seconds of one steady epoch of a second task for each of the methods: medians over rounds, in
+    each of which every method trains a learner."""
+    taken: list[list[float]] = [[] for _ in methods]
+    for _ in range(rounds):
+        for method, seconds in zip(methods, taken, strict=True):
+            seconds.append(epochs_by_turns(method, network, stream, {}, **training)[2]["ours"])
+    return [median(seconds) for seconds in taken]
 
 
 def epochs_by_turns(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import evclplus as ec
-from tools.bench.callback import epochs_by_turns
+from tools.bench.callback import epochs_by_turns, epochs_in_turn
 from tools.bench.cells import both_at_once, in_turn
 from tools.bench.conversion import conversion_cost
 from tools.bench.memory import memory_in_vectors
@@ -72,6 +72,8 @@ def rows(rounds: int = 12) -> list[Measure]:
         *(measure for network in NETWORKS for measure in epoch_rows(network, rounds)),
         *whole_run_rows(),
         partial(ewc_epoch, rounds),
+        partial(si_epoch, rounds),
+        partial(er_epoch, rounds),
         partial(fisher, rounds),
         partial(prediction, rounds),
         partial(convnet_epoch, rounds),
@@ -129,6 +131,20 @@ def ewc_epoch(rounds: int, hidden: Sequence[int] = WIDE, examples: int = EXAMPLE
         rounds=rounds,
     )
     return compared("EWC epoch / plain epoch, 2x256", taken[2].values(), 0.8, 0.6)
+
+
+def si_epoch(rounds: int, hidden: Sequence[int] = WIDE, examples: int = EXAMPLES) -> Row:
+    """Both with one step's worth of a penalty; SI follows its path besides."""
+    methods = (ec.SynapticIntelligence(), ec.EWC())
+    taken = epochs_in_turn(methods, *mlp_and_stream(hidden, examples=examples), rounds=rounds)
+    return compared("SI epoch / EWC epoch, 2x256", taken, 1.15)
+
+
+def er_epoch(rounds: int, hidden: Sequence[int] = WIDE, examples: int = EXAMPLES) -> Row:
+    """As many stored examples in a step as of the task."""
+    methods = (ec.ExperienceReplay(), ec.FineTune())
+    taken = epochs_in_turn(methods, *mlp_and_stream(hidden, examples=examples), rounds=rounds)
+    return compared("ER epoch / fine-tuning epoch, 2x256", taken, 2.1)
 
 
 def fisher(rounds: int) -> Row:

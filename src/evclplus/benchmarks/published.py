@@ -14,7 +14,7 @@ from evclplus.streams.scaling import Scaling
 from evclplus.streams.settings import StreamSettings
 from evclplus.streams.shuffle import Purpose
 from evclplus.streams.split import Groups, SplitSettings, split_stream
-from evclplus.streams.task import Stream
+from evclplus.streams.task import Scenario, Stream
 
 Folder = Path | str | None
 
@@ -36,6 +36,12 @@ class NotMnistSettings(SplitSettings):
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="share held out as test; there is no official one"
     )
+
+
+class ClassSettings(SplitSettings):
+    """split-mnist-class: one head that grows, and nobody says which task an example is of."""
+
+    scenario: Scenario = Field("class", description="task, domain or class")
 
 
 class CifarSettings(SplitSettings):

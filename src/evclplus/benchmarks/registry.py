@@ -83,6 +83,17 @@ _ALL = (
         classes_per_task=2,
     ),
     Benchmark(
+        "split-mnist-class",
+        "MNIST digits in pairs 0/1 to 8/9, all of them told apart",
+        published.ClassSettings,
+        published.split_mnist,
+        hidden=(256, 256),
+        dataset="mnist",
+        examples=(60_000, 10_000),
+        shape=(1, 28, 28),
+        classes_per_task=2,
+    ),
+    Benchmark(
         "split-notmnist",
         "notMNIST letters in pairs A/F B/G C/H D/I E/J",
         published.NotMnistSettings,

@@ -169,14 +169,14 @@ def write_table(path: Path, found: Sequence[Outcome]) -> None:
     write_atomically(path, markdown(found))
 
 
-def write_page(page: Path, table: str) -> None:
+def write_page(page: Path, table: str, first: str = BEGIN, last: str = END) -> None:
     """Put the table between its two marks in a page, and leave the rest of it as it is."""
     try:
         text = page.read_text(encoding="utf-8")
     except OSError as error:
         raise FileError(f"cannot read {page}: {error.strerror}") from None
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = text.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise FileError(f"{page} has no place for the table: a line {BEGIN} and a line {END}")
-    write_atomically(page, f"{before}{BEGIN}\n\n{table}\n{END}{after}")
+        raise FileError(f"{page} has no place for the table: a line {first} and a line {last}")
+    write_atomically(page, f"{before}{first}\n\n{table}\n{last}{after}")

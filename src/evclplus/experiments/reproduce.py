@@ -69,8 +69,8 @@ class Selection:
         return len(self.benchmarks) * len(self.methods) * self.preset.seeds
 
     def cells(self, out: Path, overwrite: bool = False, every: Every = MINUTES) -> list[Cell]:
-        """Benchmark by benchmark, all methods of one seed before the next seed. Missing data is
-        named here, all of it in one line."""
+        """Benchmark by benchmark, all methods that fit it of one seed before the next seed. Missing
+        data is named here, all of it in one line."""
         cells: list[Cell] = []
         problems: dict[str, list[str]] = {}
         for benchmark in self.benchmarks:
@@ -78,6 +78,7 @@ class Selection:
                 self.preset.experiment(benchmark, name, seed)
                 for seed in range(self.preset.seeds)
                 for name in self.methods
+                if self.preset.fits(benchmark, name)
             ]
             try:
                 cells += comparison.cells(experiments, out, overwrite, every)
@@ -116,7 +117,7 @@ def reproduce(
 def write_reports(preset: Preset, out: Path) -> Table:
     """Write the report of every benchmark that has records below `out` and the tables over all
     benchmarks, and return the last of these for a terminal."""
-    records, others = _records(preset, out)
+    records, others = records_of(preset, out)
     if not records and not others:
         raise FileError(f"no record.json below {out}; run `evclplus reproduce` first")
     across = Across.of(preset.benchmarks, preset.methods, preset.seeds, records)
@@ -134,7 +135,7 @@ def write_reports(preset: Preset, out: Path) -> Table:
     return terminal(across.beside(figures), f"Below our mean: {source}. {RULE}\n{note}")
 
 
-def _records(preset: Preset, out: Path) -> tuple[list[Record], int]:
+def records_of(preset: Preset, out: Path) -> tuple[list[Record], int]:
     """The records made with the preset's settings, and how many were not."""
     below = find_records(out) if out.is_dir() else []
     found = [record for record in below if record.benchmark in preset.benchmarks]

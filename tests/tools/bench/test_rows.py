@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from tools.bench.rows import (
     Row,
     conversion_rows,
     epoch_rows,
+    er_epoch,
     ewc_epoch,
     rows,
+    si_epoch,
     whole_run_rows,
 )
 from tools.bench.timing import alternate
@@ -44,9 +47,9 @@ def test_rivals_take_turns_and_the_least_counts() -> None:
 
 
 def test_every_row_is_ready_and_none_is_measured_before_it_is_asked_for() -> None:
-    # Two tasks of three networks, whole runs cold and warm, five by themselves, two of memory,
+    # Two tasks of three networks, whole runs cold and warm, seven by themselves, two of memory,
     # two of feeding, and the cells.
-    assert len(rows(rounds=1)) == 2 * len(NETWORKS) + 2 + 5 + 2 + 2 + 1
+    assert len(rows(rounds=1)) == 2 * len(NETWORKS) + 2 + 7 + 2 + 2 + 1
 
 
 def test_the_tables_of_the_performance_page_are_the_measured_ones() -> None:
@@ -71,6 +74,15 @@ def test_an_epoch_row_compares_with_the_plain_epoch() -> None:
     assert row.ours is not None
     assert row.rival is not None
     assert row.ratio == row.ours / row.rival > 0
+
+
+@pytest.mark.parametrize(("measure", "must"), [(si_epoch, 1.15), (er_epoch, 2.1)])
+def test_methods_are_compared_in_turn(measure: Callable[..., Row], must: float) -> None:
+    row = measure(rounds=2, hidden=[4], examples=40)
+    assert row.ours is not None
+    assert row.rival is not None
+    assert row.ratio == row.ours / row.rival > 0
+    assert row.must == must
 
 
 def test_the_second_and_the_fifth_task_are_rows_of_one_measurement() -> None:

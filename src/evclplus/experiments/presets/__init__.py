@@ -15,7 +15,7 @@ from evclplus.experiments.config import Experiment, read_toml
 from evclplus.methods import METHODS, method
 from evclplus.settings import Settings, Training, nearest
 
-NAMES = ("untuned", "tuned", "paper", "paper-summed")
+NAMES = ("untuned", "systems", "tuned", "paper", "paper-summed")
 
 
 class Chosen(Settings):
@@ -74,6 +74,11 @@ class Preset(Settings):
     def has(self, benchmark: str, method: str) -> bool:
         """Whether there are settings for a cell."""
         return self.tuned is None or method in self.tuned.get(benchmark, {})
+
+    def fits(self, benchmark: str, name: str) -> bool:
+        """Whether a method can learn a benchmark: some need a head for every task."""
+        needs = method(name, **self.options.get(name, {})).needs_head_per_task
+        return not needs or BENCHMARKS[benchmark].settings().scenario == "task"
 
     def experiment(self, benchmark: str, method: str, seed: int) -> Experiment:
         if self.tuned is None:
