@@ -36,7 +36,7 @@ STREAMS: dict[str, Callable[[], ec.Stream]] = {
 def run(method: str, name: str, value: float, stream: str, seed: int) -> float:
     """Average accuracy on validation data after the last task."""
     part, _, option = name.rpartition(".")
-    training = {option: value} if part else {}
+    training: dict[str, Any] = {option: value} if part else {}
     options = {} if part else {option: value}
     data = STREAMS[stream]()
     network = ec.networks.mlp(data.input_size, [100, 100], seed=seed)

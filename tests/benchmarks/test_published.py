@@ -25,7 +25,7 @@ from tests.conftest import RealData
 STREAMS = {
     "permuted-mnist": "4ff02b002c60f726",
     "split-mnist": "7bf6bc4b9fcb45d5",
-    "split-mnist-class": "7bf6bc4b9fcb45d5",
+    "split-mnist-class": "d8cad0dd26e8df37",
     "split-notmnist": "e98a2ca8a54bf46e",
     "split-fashion-mnist": "ca2052c4f84af0be",
     "split-cifar10": "53b1fc2a71de001d",

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers import blobs
 from tools import choose
-from tools.journal import finished
+from tools.journal import Run, finished, write
 
 
 def test_values_are_tried_once_on_validation_data(
@@ -18,7 +18,7 @@ def test_values_are_tried_once_on_validation_data(
     first = choose.work(path, "ewc", "lam", [1.0], ["digits"], [100])
     assert first[0]["accuracy"] > 0.5
     first[0]["accuracy"] = 0.25  # as no run would find it
-    choose.write(path, first)
+    write(path, first)
     both = choose.work(path, "ewc", "lam", [1.0, 10.0], ["digits", "mnist"], [100])
     assert both[0] == first[0]
     assert len(both) == 4 == len(finished(path))
@@ -27,7 +27,7 @@ def test_values_are_tried_once_on_validation_data(
 
 
 def test_a_score_is_the_mean_distance_from_the_best() -> None:
-    def run(value: float, stream: str, accuracy: float) -> choose.Run:
+    def run(value: float, stream: str, accuracy: float) -> Run:
         one = {"method": "ewc", "option": "lam", "value": value, "stream": stream, "seed": 100}
         return one | {"accuracy": accuracy, "commit": "abc"}
 
