@@ -27,6 +27,9 @@ from evclplus.seeding import generator, own_random_state
 from evclplus.train import Trainer
 
 Predictor = tuple[BayesianNetwork, MeanField]
+
+MOST_NOISE_KEPT = 2**24
+"""Numbers for the weights of all samples, kept while a prediction goes through its inputs."""
 Probabilities = tuple[Tensor, Tensor]
 """Of each class, averaged over samples; and the mean over samples of their entropy."""
 
@@ -130,12 +133,15 @@ class Answers:
         seeds = new_seeds(generator(seed, position, "predict", head), samples)
         # A module that draws numbers in a prediction too draws the same ones every time.
         own = own_random_state(seed, position, "predict", head, "module", device=network.device)
-        found = []
+        found, parts = [], x.split(rows_at_once(x))
+        # The noise of weights is the same for all parts, and to make it takes a third of the time.
+        again = len(parts) > 1 and samples * len(q.mean) <= MOST_NOISE_KEPT
+        kept: list[dict[int, Tensor] | None] = [{} if again else None for _ in range(samples)]
         with nullcontext() if draws_nothing(network) else own:
-            for rows in x.split(rows_at_once(x)):
+            for rows in parts:
                 part = rows.to(network.device)
                 if self.method.averages_samples:
-                    logits = torch.stack(list(network.samples(q, part, head, seeds)))
+                    logits = torch.stack(list(network.samples(q, part, head, seeds, kept)))
                 else:
                     logits = network(q, part, head)[None]
                 found.append(logits.to(x.device))

@@ -164,6 +164,21 @@ def test_weights_have_the_same_numbers_whatever_the_data() -> None:
         assert len(numbers.unique()) == 12
 
 
+def test_kept_numbers_of_weights_are_those_that_would_be_made() -> None:
+    seed = new_seeds(torch.Generator().manual_seed(0), 1)[0]
+    kept: dict[int, Tensor] = {}
+    for x in (torch.randn(5, 3), torch.randn(2, 3)):
+        fresh, found = (PredictionNoise(seed, identities(x), room) for room in (None, kept))
+        for one in ("like", "of_rows", "like"):
+            # In turns, so that what is found leaves the place where what is made would.
+            tensor = torch.empty(len(x), 7)
+            assert torch.equal(
+                getattr(fresh, one)(tensor[: 2 if one == "like" else None]),
+                getattr(found, one)(tensor[: 2 if one == "like" else None]),
+            )
+    assert len(kept) == 2
+
+
 def test_the_numbers_of_predictions_are_normal_and_independent() -> None:
     x = torch.randn(300, 4)
     sources = [prediction_noise(x, seed) for seed in range(3)]

@@ -12,9 +12,9 @@ from evclplus.errors import DataError
 
 SMALL_BATCH = 1024
 
-MOST_ROWS, MOST_NUMBERS = 2048, 2**21
+MOST_ROWS, MOST_NUMBERS = 1024, 2**21
 """Examples looked at together when nothing is learned from them, and the numbers they may have.
-A prediction draws weights anew for each such part; the activations of pictures are large."""
+Smaller parts stay in a processor's cache; the activations of pictures are large."""
 
 
 def rows_at_once(inputs: Tensor) -> int:

@@ -311,9 +311,17 @@ class BayesianNetwork:
             noise.used = before  # as if the pass that showed it had never been
         return self(weights, x, head, held=held, training=training)
 
-    def samples(self, q: MeanField, x: Tensor, head: int, seeds: Tensor) -> Iterator[Tensor]:
+    def samples(
+        self,
+        q: MeanField,
+        x: Tensor,
+        head: int,
+        seeds: Tensor,
+        kept: Sequence[dict[int, Tensor] | None] | None = None,
+    ) -> Iterator[Tensor]:
         """Outputs under a draw from q for each of the seeds, see `new_seeds`. A row's output does
-        not depend on the other rows.
+        not depend on the other rows. `kept` has the noise of weights for each seed, see
+        `PredictionNoise`, for whoever asks for some rows at a time.
 
         A layer that reads the data computes its output's moments once and draws from them, each row
         its own numbers. Later layers draw weights, one draw for all examples: half the products,
@@ -322,9 +330,9 @@ class BayesianNetwork:
         layers: dict[str, Loaded] = {}
         x = x.contiguous()  # whatever its layout in memory, the same numbers are the same data
         rows = identities(x)
-        for seed in seeds:
+        for seed, found in zip(seeds, kept or [None] * len(seeds), strict=True):
             output = None
-            noise = PredictionNoise(seed, rows)
+            noise = PredictionNoise(seed, rows, found)
             while output is None:
                 noise.used = 0
                 weights = self.weights(q, noise)

@@ -106,7 +106,7 @@ MAS_DIFFERS = (
 
 GT_RIPL_DIFFERS = {
     "mas": MAS_DIFFERS,
-    "lwf": "GT-RIPL's code has no LwF: whether its steps or van de Ven's made the figure is not said",
+    "lwf": "GT-RIPL's code has no LwF: whether its steps or van de Ven's made it is not said",
 }
 
 
