@@ -28,8 +28,8 @@ from evclplus.train import Trainer
 
 Predictor = tuple[BayesianNetwork, MeanField]
 
-MOST_NOISE_KEPT = 2**24
-"""Numbers for the weights of all samples, kept while a prediction goes through its inputs."""
+MOST_DRAWN_KEPT = 2**24
+"""Weights of all samples together, kept while a prediction goes through its inputs."""
 Probabilities = tuple[Tensor, Tensor]
 """Of each class, averaged over samples; and the mean over samples of their entropy."""
 
@@ -134,8 +134,8 @@ class Answers:
         # A module that draws numbers in a prediction too draws the same ones every time.
         own = own_random_state(seed, position, "predict", head, "module", device=network.device)
         found, parts = [], x.split(rows_at_once(x))
-        # The noise of weights is the same for all parts, and to make it takes a third of the time.
-        again = len(parts) > 1 and samples * len(q.mean) <= MOST_NOISE_KEPT
+        # Drawn weights are the same for all parts, and to draw them takes a third of the time.
+        again = len(parts) > 1 and samples * len(q.mean) <= MOST_DRAWN_KEPT
         kept: list[dict[int, Tensor] | None] = [{} if again else None for _ in range(samples)]
         with nullcontext() if draws_nothing(network) else own:
             for rows in parts:

@@ -164,18 +164,17 @@ def test_weights_have_the_same_numbers_whatever_the_data() -> None:
         assert len(numbers.unique()) == 12
 
 
-def test_kept_numbers_of_weights_are_those_that_would_be_made() -> None:
+def test_kept_draws_of_weights_are_those_that_would_be_made() -> None:
     seed = new_seeds(torch.Generator().manual_seed(0), 1)[0]
     kept: dict[int, Tensor] = {}
+    mean, variance = torch.randn(3, 5), torch.rand(3, 5)
     for x in (torch.randn(5, 3), torch.randn(2, 3)):
         fresh, found = (PredictionNoise(seed, identities(x), room) for room in (None, kept))
-        for one in ("like", "of_rows", "like"):
-            # In turns, so that what is found leaves the place where what is made would.
-            tensor = torch.empty(len(x), 7)
-            assert torch.equal(
-                getattr(fresh, one)(tensor[: 2 if one == "like" else None]),
-                getattr(found, one)(tensor[: 2 if one == "like" else None]),
-            )
+        for _ in range(2):
+            assert torch.equal(fresh.draw(mean, variance), found.draw(mean, variance))
+            # What is found leaves the place where what is made would.
+            rows = torch.empty(len(x), 7)
+            assert torch.equal(fresh.of_rows(rows), found.of_rows(rows))
     assert len(kept) == 2
 
 

@@ -180,4 +180,4 @@ def _has_rows_of(x: Tensor, data: Tensor) -> bool:
 def draw_weight(mean: Tensor, variance: Tensor | None, noise: Noise | None) -> Tensor:
     if variance is None or noise is None:
         return mean
-    return mean + variance.sqrt() * noise.like(mean)
+    return noise.draw(mean, variance)

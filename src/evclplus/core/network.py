@@ -320,7 +320,7 @@ class BayesianNetwork:
         kept: Sequence[dict[int, Tensor] | None] | None = None,
     ) -> Iterator[Tensor]:
         """Outputs under a draw from q for each of the seeds, see `new_seeds`. A row's output does
-        not depend on the other rows. `kept` has the noise of weights for each seed, see
+        not depend on the other rows. `kept` has drawn weights for each seed, see
         `PredictionNoise`, for whoever asks for some rows at a time.
 
         A layer that reads the data computes its output's moments once and draws from them, each row

@@ -46,6 +46,10 @@ class Noise:
                     target.copy_(found)
         return both[:count].view(tensor.shape)
 
+    def draw(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """Numbers with these means and variances."""
+        return mean + variance.sqrt() * self.like(mean)
+
 
 def _pairs(places: Tensor, seed: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     first, second, third, fourth = seed
@@ -65,8 +69,8 @@ class PredictionNoise(Noise):
     Nothing is compiled here, so a number is looked up: 16 bits choose one of as many equally likely
     values, which takes a fifth of the time of Box and Muller's formula.
 
-    Numbers for weights do not depend on the data. With `kept` they are made once and found there,
-    by their place, when other rows are asked with the same seed.
+    Drawn weights do not depend on the data. With `kept` they are drawn once and found there, by the
+    place of their noise, when other rows are asked with the same seed.
     """
 
     def __init__(
@@ -77,11 +81,14 @@ class PredictionNoise(Noise):
         self.kept = kept
 
     def like(self, tensor: Tensor) -> Tensor:
+        return self._numbers(torch.zeros_like(self.identities[:1]), tensor)
+
+    def draw(self, mean: Tensor, variance: Tensor) -> Tensor:
         start = self.used
         if self.kept is not None and start in self.kept:
-            self.used += (tensor.numel() + 1) // 2
+            self.used += (mean.numel() + 1) // 2
             return self.kept[start]
-        found = self._numbers(torch.zeros_like(self.identities[:1]), tensor)
+        found = super().draw(mean, variance)
         if self.kept is not None:
             self.kept[start] = found
         return found
