@@ -17,7 +17,7 @@ from evclplus.streams.task import Stream
 MOST_OWN = 1000
 """Inputs of a task that its own head is asked about."""
 
-MOST_FOREIGN, MOST_ASKED = 500, 12_500
+MOST_FOREIGN, MOST_ASKED = 250, 6_250
 """Inputs of a task that every head is asked about, and inputs in all: tasks times tasks times
 inputs grows fast. At least 20 of a task are asked about."""
 
