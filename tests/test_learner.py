@@ -477,3 +477,15 @@ def test_low_precision_learns_as_well(tmp_path: Path) -> None:
     saved = ec.Learner.load(learner.save(tmp_path / "model"), device="cpu")
     assert saved.training.precision == "bf16"
     assert saved.training.device == "cpu"
+
+
+def test_a_head_of_ten_thousand_classes_learns_and_predicts() -> None:
+    x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(40) * 249
+    learner = ec.Learner(small_network(), epochs=2, batch_size=20, compile="off")
+    for day in range(2):
+        learner.learn(ec.task(x + day, y, name=f"day {day}", outputs=10_000))
+    found = learner.predict_proba(torch.cat([x] * 5))
+    assert found.shape == (200, 10_000)
+    # The rows were answered in parts, each as if it had been asked alone.
+    torch.testing.assert_close(found[160:], learner.predict_proba(x))

@@ -26,10 +26,13 @@ from evclplus.recognition import most_typical, surest
 from evclplus.seeding import generator, own_random_state
 from evclplus.train import Trainer
 
-Predictor = tuple[BayesianNetwork, MeanField]
+MOST_OUTPUTS = 2**24
+"""Outputs of all samples together that are held at once."""
 
 MOST_DRAWN_KEPT = 2**24
 """Weights of all samples together, kept while a prediction goes through its inputs."""
+
+Predictor = tuple[BayesianNetwork, MeanField]
 Probabilities = tuple[Tensor, Tensor]
 """Of each class, averaged over samples; and the mean over samples of their entropy."""
 
@@ -133,7 +136,9 @@ class Answers:
         seeds = new_seeds(generator(seed, position, "predict", head), samples)
         # A module that draws numbers in a prediction too draws the same ones every time.
         own = own_random_state(seed, position, "predict", head, "module", device=network.device)
-        found, parts = [], x.split(rows_at_once(x))
+        wide = network.outputs_of(head) * (samples if self.method.averages_samples else 1)
+        parts = x.split(max(1, min(rows_at_once(x), MOST_OUTPUTS // wide)))
+        found = []
         # Drawn weights are the same for all parts, and to draw them takes a third of the time.
         again = len(parts) > 1 and samples * len(q.mean) <= MOST_DRAWN_KEPT
         kept: list[dict[int, Tensor] | None] = [{} if again else None for _ in range(samples)]

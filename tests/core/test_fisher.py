@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from evclplus.core.examples import Examples
 from evclplus.core.fisher import Reduction, diagonal_fisher
 from evclplus.core.heads import MultiHead
-from evclplus.core.likelihoods import Labels
+from evclplus.core.likelihoods import DRAWS, Classification, Labels
 from evclplus.core.network import BayesianNetwork
 from tests.core.modules import CalledTwice
 
@@ -259,3 +259,39 @@ def test_temperature_is_that_of_a_network_with_divided_logits(name: str, classes
     expected = loop(Softened(module, 2.5), x, y % classes, "exact", classes)
     for part, wanted in zip(network.layout.named(found).values(), expected.values(), strict=True):
         torch.testing.assert_close(part, wanted, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("labels", ["exact", "sampled"])
+def test_drawn_labels_have_the_exact_fisher_as_their_expectation(
+    labels: Labels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many classes the exact Fisher is drawn: its mean over many seeds is what the loop over all
+    classes gives, and each draw is near."""
+    network = BayesianNetwork(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 6)))
+    q = network.initial(variance=1.0)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(20, 3, generator=generator)
+    examples = Examples(x, torch.zeros(20, dtype=torch.int64), 6)
+    exact = diagonal_fisher(network, q, examples, generator, "exact")
+    monkeypatch.setattr("evclplus.core.likelihoods.MOST_EXACT", 5)
+    drawn = torch.stack(
+        [
+            diagonal_fisher(network, q, examples, torch.Generator().manual_seed(seed), labels)
+            for seed in range(60)
+        ]
+    )
+    assert not torch.equal(drawn[0], drawn[1])
+    error = drawn.std(0) / 60**0.5
+    assert ((drawn.mean(0) - exact).abs() <= 5 * error + 1e-7).all()
+
+
+def test_a_head_of_ten_thousand_classes_takes_few_passes() -> None:
+    """One backward pass for each draw and not for each class."""
+    output = torch.zeros(3, 10_000)
+    y = torch.zeros(3, dtype=torch.int64)
+    found = list(Classification().directions(output, y, "exact", torch.Generator().manual_seed(0)))
+    assert len(found) == DRAWS
+    direction, weight = found[0]
+    assert weight.sum().item() * DRAWS == pytest.approx(3)
+    assert direction.max(1).values.tolist() == pytest.approx([1 - 1e-4] * 3)
+    assert direction.sum(1).tolist() == pytest.approx([0.0] * 3, abs=1e-3)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 from torch.utils.hooks import RemovableHandle
 
-from evclplus.core.examples import Examples, rows_at_once
+from evclplus.core.examples import MOST_NUMBERS, Examples, rows_at_once
 from evclplus.core.gaussian import MeanField
 from evclplus.core.layers import LocalLayer
 from evclplus.core.likelihoods import Labels, Likelihood
@@ -32,7 +32,7 @@ def at_most(examples: Examples, maximum: int, generator: torch.Generator) -> Exa
 def passes(examples: Examples, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """Inputs and labels, as many at once as there is room for."""
     # Half as many as for a prediction: their gradients take as much room as they do.
-    rows = max(1, rows_at_once(examples.store) // 2)
+    rows = max(1, min(rows_at_once(examples.store) // 2, MOST_NUMBERS // examples.outputs))
     for index in torch.arange(len(examples)).split(rows):
         yield examples.inputs(index).to(device), examples.labels[index].to(device)
 

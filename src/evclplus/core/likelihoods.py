@@ -16,9 +16,16 @@ from torch.nn import functional as F
 from evclplus.errors import SettingsError
 
 Labels = Literal["exact", "sampled", "predicted", "true"]
-"""exact: the expectation over the model's own labels, all of them weighted by their
-probability. sampled: one label drawn from the model for each example. predicted: the label that
-the model finds most probable. true: the data's label (the empirical Fisher)."""
+"""exact: the expectation over the model's own labels, all of them weighted by their probability; of
+more than MOST_EXACT classes the mean over DRAWS labels drawn from the model, which has the same
+expectation. sampled: one label drawn from the model for each example. predicted: the label that the
+model finds most probable. true: the data's label (the empirical Fisher)."""
+
+MOST_EXACT = 256
+"""Classes that an exact Fisher goes through one by one, a backward pass each."""
+
+DRAWS = 32
+"""Labels drawn for each example where there are more."""
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 """The mean loss of a batch, from (outputs, y)."""
@@ -52,18 +59,24 @@ class Classification:
         if labels == "exact" and output.shape[1] == 2:
             yield torch.tensor([-1.0, 1.0]).to(output).expand_as(output), probabilities.prod(1)
             return
-        if labels == "exact":
+        each = labels == "exact" and output.shape[1] <= MOST_EXACT
+        if each:
             choices = [torch.full_like(y, label) for label in range(output.shape[1])]
-        elif labels == "sampled":
-            choices = [torch.multinomial(probabilities.cpu(), 1, generator=generator)[:, 0].to(y)]
+        elif labels in ("exact", "sampled"):
+            count = DRAWS if labels == "exact" else 1
+            drawn = torch.multinomial(probabilities.cpu(), count, True, generator=generator)
+            choices = list(drawn.to(y).unbind(1))
         elif labels == "predicted":
             choices = [probabilities.argmax(1)]
         else:
             choices = [y]
+        share = torch.full_like(probabilities[:, 0], 1 / len(choices))
         for choice in choices:
-            one_hot = F.one_hot(choice, output.shape[1])
-            weight = (one_hot * probabilities).sum(1) if labels == "exact" else one_hot.sum(1)
-            yield one_hot - probabilities, weight.to(output.dtype)
+            label = choice[:, None]
+            direction = (-probabilities).scatter_add(
+                1, label, torch.ones_like(probabilities[:, :1])
+            )
+            yield direction, probabilities.gather(1, label)[:, 0] if each else share
 
 
 @dataclass(frozen=True)

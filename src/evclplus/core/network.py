@@ -226,6 +226,11 @@ class BayesianNetwork:
         own = module.heads[head]
         return own if isinstance(own, nn.Linear) else None
 
+    def outputs_of(self, head: int) -> int:
+        """How many outputs a head has, as far as that can be seen without asking it; else 1."""
+        own = self.linear_head(head)
+        return 1 if own is None else own.out_features
+
     def owner(self, name: str) -> int | None:
         """The head that a weight belongs to; None: all tasks use it. A module of one's own says so
         with a method of that name."""
