@@ -23,6 +23,7 @@ PARTS = [
     "saving",
     "checkpoint",
     "front_door",
+    "export",
     "conformal",
     "answers",
     "recognition",

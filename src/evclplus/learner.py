@@ -36,6 +36,7 @@ from evclplus.core.network import BayesianNetwork, Predicate
 from evclplus.core.typicality import Typical
 from evclplus.core.uncertainty import conformal_threshold
 from evclplus.errors import DataError, FileError, SettingsError, StateError
+from evclplus.export import Format, export, exportable
 from evclplus.files import own_path
 from evclplus.front_door import check_network, check_task, checked_inputs
 from evclplus.learned import (
@@ -49,6 +50,7 @@ from evclplus.learned import (
 from evclplus.methods import described, from_description
 from evclplus.methods import method as method_named
 from evclplus.methods.base import Lesson, Method, training_for
+from evclplus.networks import Architecture
 from evclplus.progress import Checkpoints, Identity, Progress, digest_of
 from evclplus.recognition import Recognise, first_features, typical_of
 from evclplus.saving import known_points, restore, saved
@@ -63,6 +65,7 @@ logger = logging.getLogger("evclplus")
 
 Side = Literal["test", "validation", "train"]
 MOST_SAMPLES = 10**6
+MOST_EXPORTED = 10**4
 
 
 class Learner:
@@ -544,6 +547,56 @@ class Learner:
         """Write the whole state into a folder, as safetensors and JSON."""
         header, tensors = saved(self)
         return checkpoint.write(own_path(path, "the path"), header, tensors, overwrite is True)
+
+    @torch.inference_mode(False)
+    def export(
+        self,
+        path: str | Path,
+        task: Asked = None,
+        samples: int = 0,
+        format: Format = "onnx",
+        example: Any = None,
+        overwrite: bool = False,
+    ) -> Path:
+        """Write what answers for a task as one file that runs without this package, see export.py.
+
+        samples    0: the mean network; else an ensemble of so many draws of the weights, with the
+                   entropies of its answers. They are other draws than those of `predict`
+        format     "onnx" (`pip install 'evclplus[export]'`) or "pt2", torch's own
+        example    network input, of which the shape is taken; not needed where `task` is a Task or
+                   the network is ready-made
+        """
+        if format not in get_args(Format):
+            raise SettingsError(f"format = {format!r:.60} is wrong: one of onnx, pt2")
+        samples = whole("samples", samples, 0, MOST_EXPORTED)
+        head = head_of(self.learned, task)
+        if head is None:
+            raise StateError("a file answers for one head; say for which: export(path, task=0)")
+        network, q = self._answers.predictor(head)
+        if samples and not len(q.variance):
+            raise SettingsError(
+                f"{self.method.name} has point weights, of which there is one draw: samples=0"
+            )
+        target = own_path(path, "the path")
+        if target.exists() and overwrite is not True:
+            raise FileError(f"{target} exists already; pass overwrite=True to replace it")
+        draws = generator(self.seed, len(self.learned), "export", head)
+        outputs = self.outputs_seen[head]
+        module = exportable(network, q, head, outputs, self.classifies, samples, draws)
+        return export(module, self._example(task, example, head), target, format)
+
+    def _example(self, task: Asked, example: Any, head: int) -> Tensor:
+        if example is not None:
+            tried = (self.learned, self.network, self.q, head, self.seed)
+            return checked_inputs(example, *tried).cpu()
+        if isinstance(task, Task):
+            return self._inputs(task.train.take(torch.arange(min(2, len(task.train)))))
+        made_of = getattr(self.network.skeleton, "architecture", None)
+        if isinstance(made_of, Architecture):
+            return torch.zeros(2, *made_of.input_shape, dtype=self.q.mean.dtype)
+        raise SettingsError(
+            "the shape of inputs is not known; give some: export(path, task=0, example=x[:2])"
+        )
 
     @classmethod
     def load(

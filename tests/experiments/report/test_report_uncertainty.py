@@ -31,7 +31,7 @@ def test_the_table_has_means_over_seeds_beside_the_accuracy() -> None:
     assert cells["AUROC, noise (%)"].text == "90.50"
     assert cells["Right head (%)"].text == "68.00"
     assert cells["Right head (%)"].is_best
-    assert cells["AURC"].text == "0.012"
+    assert cells["AURC (%)"].text == "1.20"
     assert not cells["Covered by 90 % sets (%)"].is_best
     shown = section(comparison, known(comparison))
     assert "<b>ewc" not in shown

@@ -27,7 +27,7 @@ from evclplus.experiments.report.tables import (
 MEASURES = (
     Measure("uncertainty.selective_accuracy", "On the surest 80 %", True, True, "accuracy of them"),
     Measure(
-        "uncertainty.area_under_risk", "AURC", False, False, "mean share of errors over coverages"
+        "uncertainty.area_under_risk", "AURC", True, False, "mean share of errors over coverages"
     ),
     Measure(
         "uncertainty.foreign_auroc",
@@ -65,21 +65,24 @@ MEASURES = (
         True,
         "where the surest head answers",
     ),
+)
+SETS = (
+    Measure(
+        "uncertainty.conformal_coverage",
+        "Covered by 90 % sets",
+        True,
+        True,
+        "labels that are in their conformal set; 90 is what is promised, more is not better",
+    ),
     Measure(
         "uncertainty.conformal_size",
         "Classes in 90 % sets",
         False,
         False,
-        "mean number of classes in conformal sets",
+        "mean number of classes in conformal sets; fewer is better where as many are covered",
     ),
 )
-COVERED = Measure(
-    "uncertainty.conformal_coverage",
-    "Covered by 90 % sets",
-    True,
-    True,
-    "labels that are in their conformal set; 90 is what is promised, more is not better",
-)
+"""The two are judged together: none of them has a best."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +116,9 @@ def _table(comparison: Comparison, rows: list[MethodRow]) -> Table:
     columns = [
         [method_cell(comparison, row) for row in rows],
         *(measure_column(rows, measure) for measure in (ACCURACY, *shown)),
-        [_plain(row, COVERED) for row in rows],
+        *([_plain(row, measure) for row in rows] for measure in SETS),
     ]
-    headings = [measure.heading for measure in (ACCURACY, *shown, COVERED)]
+    headings = [measure.heading for measure in (ACCURACY, *shown, *SETS)]
     return Table(("Method", *headings), tuple(zip(*columns, strict=True)))
 
 
@@ -184,6 +187,6 @@ def section(comparison: Comparison, found: Known | None) -> Markup:
             image=f"data:image/svg+xml;base64,{image}",
             ours=[row.label for row in rows if row.is_ours],
             colours={row.label: row_style(row)[0] for row in rows},
-            measures=[*MEASURES, COVERED],
+            measures=[*MEASURES, *SETS],
         )
     )

@@ -17,8 +17,8 @@ from evclplus.experiments.report.tables import (
     results_table,
     role,
 )
-from evclplus.experiments.report.uncertainty import COVERED, uncertainty_table
 from evclplus.experiments.report.uncertainty import MEASURES as UNCERTAINTY
+from evclplus.experiments.report.uncertainty import SETS, uncertainty_table
 
 BASELINE_RULE = (
     "The best baseline is the method with the highest mean final accuracy other than EVCL+"
@@ -44,7 +44,7 @@ def _csv_line(comparison: Comparison, row: MethodRow) -> dict[str, str]:
         "tasks": str(comparison.task_count),
         "seeds": str(len(row.seeds)),
     }
-    for measure in (*MEASURES, *UNCERTAINTY, COVERED):
+    for measure in (*MEASURES, *UNCERTAINTY, *SETS):
         line |= _csv_measure(row, measure)
     return line | {
         "best_baseline": for_csv(comparison.baseline.label) if comparison.baseline else "",
