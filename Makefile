@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test docs clean
+.PHONY: demo test docs rivals clean
 
 demo: .venv/.run
 	$(BIN)/evclplus demo
@@ -19,6 +19,16 @@ docs: .venv/.docs
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/site
 	$(BIN)/python docs/links.py build/site
 
+# Other libraries on the same work, in an environment of their own; some ten minutes on a quiet machine.
+rivals: .venv-rivals/.ready
+	OMP_NUM_THREADS=1 .venv-rivals/bin/python -m tools.bench --rivals --rounds 12 \
+	    --out results/bench/comparison.json --page docs/comparison.md --overwrite
+
+.venv-rivals/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-rivals
+	.venv-rivals/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[rivals]'
+	touch $@
+
 .venv/.run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
@@ -33,4 +43,4 @@ docs: .venv/.docs
 	touch $@
 
 clean:
-	rm -rf .venv runs build docs/generated
+	rm -rf .venv .venv-rivals runs build docs/generated

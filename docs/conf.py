@@ -23,6 +23,7 @@ html_show_copyright = False
 
 # Everything that is wrong fails the build (-W): an exception in a cell, a link that leads nowhere.
 myst_heading_anchors = 3
+myst_enable_extensions = ["attrs_inline"]
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300

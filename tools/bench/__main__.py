@@ -15,6 +15,7 @@ from evclplus.errors import EvclplusError, SettingsError
 from evclplus.experiments.environment import environment
 from evclplus.files import check_target, write_atomically
 from tools.bench import show
+from tools.bench.page import write_rivals
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -25,6 +26,12 @@ def bench(
     against: Annotated[
         bool, typer.Option("--against", help="Other packages that are installed, as well.")
     ] = False,
+    rivals: Annotated[
+        bool, typer.Option("--rivals", help="Other packages that are installed, instead.")
+    ] = False,
+    page: Annotated[
+        Path | None, typer.Option("--page", help="Put their table into this Markdown file as well.")
+    ] = None,
     parts: Annotated[
         bool, typer.Option("--parts", help="Where the time of one task goes, instead.")
     ] = False,
@@ -53,18 +60,20 @@ def bench(
     """
     if figure is not None and not growth:
         raise SettingsError("--figure draws the curves of --growth; give both or neither")
+    if page is not None and not (against or rivals):
+        raise SettingsError("--page is for the table of --rivals; give both or neither")
     drawings = _drawings(figure)
     for path in (*([] if out is None else [out]), *drawings):
         check_target(path, overwrite)
     screen = Console(quiet=json_output)
     measured: dict[str, Any] = {}
-    if not (parts or growth):
+    if not (parts or growth or rivals):
         measured |= show.show_rows(screen, rounds)
     if parts:
         measured |= show.show_parts(screen, rounds)
     if growth:
         measured |= show.show_growth(screen, rounds)
-    if against:
+    if against or rivals:
         measured |= show.show_rivals(screen, rounds)
     content = {"environment": environment(), "command": _command(), "rounds": rounds, **measured}
     text = json.dumps(content, indent=1)
@@ -73,6 +82,9 @@ def bench(
     if out is not None:
         write_atomically(out, text + "\n")
         screen.print(f"numbers: {out}", soft_wrap=True)
+    if page is not None:
+        write_rivals(page, measured, content["environment"])
+        screen.print(f"table: {page}", soft_wrap=True)
     if drawings:
         from tools.bench.figure import growth_figure  # matplotlib is slow to import
 

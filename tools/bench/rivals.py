@@ -6,6 +6,7 @@ with prior N(0, 1) and no elastic penalty; EVCL+, beside them, learns a second t
 penalties on.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -254,6 +255,70 @@ def bayesian_torch(kind: str, hidden: Sequence[int], x: Tensor, y: Tensor) -> Ep
     return epoch
 
 
+def posteriors_vi(hidden: Sequence[int], x: Tensor, y: Tensor) -> Epoch:
+    """posteriors' diagonal variational inference with torchopt's Adam, as its README has it. The
+    prior is part of the log posterior, so the KL is that of a draw."""
+    import posteriors
+    import torchopt
+
+    network = plain_mlp(hidden)
+    total = len(x)
+
+    def log_posterior(weights: Any, batch: Any) -> Any:
+        inputs, targets = batch
+        output = torch.func.functional_call(network, weights, (inputs,))
+        prior = posteriors.diag_normal_log_prob(weights) / total
+        return prior - F.cross_entropy(output, targets), output
+
+    inference = posteriors.vi.diag.build(
+        log_posterior,
+        torchopt.adam(lr=1e-3),
+        temperature=1 / total,
+        init_log_sds=math.log(FIRST_STD),
+    )
+    state = inference.init({name: one.detach() for name, one in network.named_parameters()})
+    batches = loader(x, y)
+
+    def epoch() -> float:
+        nonlocal state
+        losses = torch.zeros(())
+        for batch in batches:
+            state, _ = inference.update(state, batch)
+            losses += state.nelbo.detach()
+        return losses.item()
+
+    return epoch
+
+
+def torch_uncertainty_layers(hidden: Sequence[int], x: Tensor, y: Tensor) -> Epoch:
+    """TorchUncertainty's Bayesian layers and ELBO, in a loop of one's own: its Lightning routine
+    would add what Lightning takes."""
+    declare_torchvision_operators()
+    from torch_uncertainty.layers.bayesian import BayesLinear
+    from torch_uncertainty.losses import ELBOLoss
+
+    layers = (
+        BayesLinear(one.in_features, one.out_features) if isinstance(one, nn.Linear) else one
+        for one in plain_mlp(hidden).children()
+    )
+    network = nn.Sequential(*layers)
+    criterion = ELBOLoss(network, nn.CrossEntropyLoss(), kl_weight=1 / len(x), num_samples=1)
+    optimiser = torch.optim.Adam(network.parameters())
+    batches = loader(x, y)
+
+    def epoch() -> float:
+        total = torch.zeros(())
+        for inputs, targets in batches:
+            optimiser.zero_grad()
+            loss = criterion(inputs, targets)
+            loss.backward()
+            optimiser.step()
+            total += loss.detach()
+        return total.item()
+
+    return epoch
+
+
 _torchvision: list[torch.library.Library] = []
 
 
@@ -324,6 +389,15 @@ RIVALS = (
         "bayesian-torch",
         "LinearFlipout; one draw, its signs flipped for every example",
         partial(bayesian_torch, "Flipout"),
+        RECOMMENDED,
+    ),
+    Rival(
+        "posteriors", "vi.diag, torchopt; weights drawn once a batch", posteriors_vi, RECOMMENDED
+    ),
+    Rival(
+        "torch-uncertainty",
+        "BayesLinear, ELBOLoss; weights drawn once a batch",
+        torch_uncertainty_layers,
         RECOMMENDED,
     ),
     Rival("avalanche-lib", "EWC, second experience", avalanche_ewc, EWC()),

@@ -25,6 +25,8 @@ MODULES = {
     "tyxe": "tyxe",
     "bayesian-torch": "bayesian_torch",
     "avalanche-lib": "avalanche",
+    "posteriors": "posteriors",
+    "torch-uncertainty": "torch_uncertainty.layers.bayesian",
 }
 
 
