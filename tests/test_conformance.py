@@ -265,7 +265,7 @@ def test_benchmark(name: str) -> None:
         stream = ec.benchmark(name, seed=1, **settings)
     except FileError as error:
         pytest.skip(f"data not here: {error}")
-    assert 1 < len(stream) <= 10
+    assert 1 < len(stream) <= 13
     assert len({task.name for task in stream}) == len(stream)
     for task in stream:
         for side in (task.train, task.validation, task.test):

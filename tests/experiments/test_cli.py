@@ -12,7 +12,7 @@ from PIL import Image
 
 import evclplus as evclplus_package
 from evclplus.benchmarks.registry import BENCHMARKS
-from evclplus.data.datasets import DATASETS
+from evclplus.data.datasets import PUBLISHED
 from evclplus.experiments.cli import main
 from evclplus.experiments.cli.terminal import printable
 from evclplus.experiments.store import find_records
@@ -287,11 +287,19 @@ def test_data_lists_every_dataset(tmp_path: Path) -> None:
     empty = {"EVCLPLUS_CACHE": str(tmp_path), "EVCLPLUS_DATA": "", "HOME": str(tmp_path)}
     shown = evclplus("data", folder=tmp_path, COLUMNS="200", **empty)
     assert shown.returncode == 0, shown.stderr
-    assert all(name in shown.stdout for name in DATASETS)
+    assert all(name in shown.stdout for name in PUBLISHED)
     assert "evclplus data fetch cifar10" in shown.stdout
     missing = evclplus("run", "--benchmark", "split-mnist", folder=tmp_path, **empty)
     assert missing.returncode == 2
     assert "get it with `evclplus data fetch mnist`" in missing.stderr
+
+
+def test_what_a_benchmark_needs_is_prepared(tmp_path: Path) -> None:
+    done = evclplus("data", "prepare", "split-digits", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "split-digits can be run\n")
+    done = evclplus("data", "prepare", "split-digit", folder=tmp_path)
+    assert done.returncode == 2
+    assert "did you mean split-digits" in done.stderr
 
 
 def test_data_show_draws_a_contact_sheet(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evclplus.benchmarks import digits, published
+from evclplus.benchmarks import digits, pretrained, published
+from evclplus.data.features import Pair, of_cifar10, of_newsgroups
 from evclplus.errors import SettingsError
 from evclplus.settings import nearest, whole
 from evclplus.streams.permuted import PermutedSettings
@@ -19,7 +20,8 @@ from evclplus.streams.task import Stream
 class Benchmark:
     """A named stream: what it is, what can be set and the network it is usually run with.
 
-    `dataset` is None when the data needs no fetching; `examples` and `shape` are of the whole
+    `dataset` is None when the data needs no fetching; `model` is the pretrained network whose
+    features are the inputs, and `features` finds them; `examples` and `shape` are of the whole
     dataset, before anything is held out.
     """
 
@@ -33,16 +35,19 @@ class Benchmark:
     shape: tuple[int, ...]
     classes_per_task: int
     tasks: int = 5
+    model: str | None = None
+    features: Callable[[Path | str | None], Pair] | None = None
 
     @property
     def dimensions(self) -> str:
         """Tasks, classes, scenario, input and sizes in one line, as they are by default."""
         train, test = self.examples
+        needed = " and ".join(name for name in (self.dataset, self.model) if name)
         return (
             f"{self.tasks} tasks of {self.classes_per_task} classes, "
             f"{self.settings().scenario}-incremental; {'x'.join(map(str, self.shape))}; "
             f"{train:,} examples, {f'{test:,} for testing' if test else 'a fifth held out'}; "
-            f"data: {self.dataset or 'embedded'}"
+            f"data: {needed or 'embedded'}"
         )
 
 
@@ -53,10 +58,16 @@ def benchmark(
 
     The data is looked for in `data_dir`, in EVCLPLUS_DATA and in the cache.
     """
+    found = find_benchmark(name)
+    return found.build(name, found.settings(**settings), whole("seed", seed, 0), data_dir)
+
+
+def find_benchmark(name: str) -> Benchmark:
+    """The benchmark called `name`."""
     found = BENCHMARKS.get(name) if isinstance(name, str) else None
     if found is None:
         raise SettingsError(f"there is no benchmark {name!r:.60}; {nearest(name, BENCHMARKS)}")
-    return found.build(name, found.settings(**settings), whole("seed", seed, 0), data_dir)
+    return found
 
 
 _ALL = (
@@ -158,6 +169,45 @@ _ALL = (
         examples=(1_797, 0),
         shape=(1, 8, 8),
         classes_per_task=10,
+    ),
+    Benchmark(
+        "split-newsgroups",
+        "20 Newsgroups in pairs, as vectors of the sentence transformer MiniLM",
+        pretrained.NewsgroupsSettings,
+        pretrained.split_newsgroups,
+        hidden=(100, 100),
+        dataset="newsgroups",
+        examples=(11_293, 7_528),
+        shape=(384,),
+        classes_per_task=2,
+        tasks=10,
+        model="minilm",
+        features=of_newsgroups,
+    ),
+    Benchmark(
+        "split-cifar10-features",
+        "CIFAR-10 in colour in consecutive pairs of classes, as features of EfficientNet-lite0",
+        SplitSettings,
+        pretrained.split_cifar10_features,
+        hidden=(100, 100),
+        dataset="cifar10",
+        examples=(50_000, 10_000),
+        shape=(1280,),
+        classes_per_task=2,
+        model="efficientnet",
+        features=of_cifar10,
+    ),
+    Benchmark(
+        "split-letter",
+        "sixteen measurements of letters, in pairs A/B to Y/Z",
+        pretrained.LetterSettings,
+        pretrained.split_letter,
+        hidden=(100, 100),
+        dataset="letter",
+        examples=(20_000, 0),
+        shape=(16,),
+        classes_per_task=2,
+        tasks=13,
     ),
 )
 

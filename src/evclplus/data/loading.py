@@ -12,9 +12,9 @@ from torch import Tensor
 
 from evclplus.data.cache import keep_array, open_array
 from evclplus.data.datasets import DataFile, Dataset, find_dataset
-from evclplus.data.local import find, missing
-from evclplus.data.readers import Bytes, read_cifar, read_idx
-from evclplus.errors import FileError, SettingsError
+from evclplus.data.local import Folder, contents_of
+from evclplus.data.readers import Bytes, read_cifar, read_idx, read_letters
+from evclplus.errors import SettingsError
 from evclplus.files import cache_folder
 
 Input = Literal["gray28", "rgb32"]
@@ -24,7 +24,8 @@ filter (a triangle as wide as the shrinking asks for, so that nothing aliases). 
 
 @dataclass(frozen=True)
 class Arrays:
-    """A dataset in memory. Pixels are bytes of shape (examples, channels, height, width)."""
+    """A dataset in memory. Pixels are bytes of shape (examples, channels, height, width), letters
+    of shape (examples, 16)."""
 
     name: str
     train: tuple[Tensor, Tensor]
@@ -32,7 +33,7 @@ class Arrays:
     class_names: Mapping[int, str]
 
 
-def dataset(name: str, *, data_dir: Path | str | None = None, input: Input | None = None) -> Arrays:
+def dataset(name: str, *, data_dir: Folder = None, input: Input | None = None) -> Arrays:
     """The dataset `name` as tensors, for builders of your own:
 
     `data = dataset("fashion-mnist"); permuted_tasks(*data.train, test=data.test)`
@@ -40,7 +41,9 @@ def dataset(name: str, *, data_dir: Path | str | None = None, input: Input | Non
     wanted = find_dataset(name)
     if input is not None and wanted.kind != "cifar":
         raise SettingsError(f"the dataset {name} has one form of input; leave input out")
-    form = (input or "rgb32") if wanted.kind == "cifar" else "gray28"
+    if wanted.kind == "texts":
+        raise SettingsError(f"the dataset {name} holds texts; evclplus.data.texts reads them")
+    form = {"cifar": input or "rgb32", "idx": "gray28"}.get(wanted.kind, "bytes")
     shapes = _shapes(wanted, form)
     folder = cache_folder() / "decoded"
     paths = {part: folder / f"{name}-{form}-{part}-{_digest(wanted)}.npy" for part in shapes}
@@ -61,7 +64,7 @@ def _pair(arrays: Mapping[str, Bytes], split: str) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(images), torch.from_numpy(labels).to(torch.int64)
 
 
-def _shapes(wanted: Dataset, form: Input) -> dict[str, tuple[int, ...]]:
+def _shapes(wanted: Dataset, form: str) -> dict[str, tuple[int, ...]]:
     shape = (1, 28, 28) if form == "gray28" else wanted.shape
     shapes: dict[str, tuple[int, ...]] = {}
     for split, count in zip(("train", "test"), wanted.examples, strict=True):
@@ -79,30 +82,24 @@ def _digest(wanted: Dataset) -> str:
 
 def _decode_into(
     wanted: Dataset,
-    form: Input,
+    form: str,
     shapes: Mapping[str, tuple[int, ...]],
     paths: Mapping[str, Path],
-    data_dir: Path | str | None,
+    data_dir: Folder,
 ) -> dict[str, Bytes | None]:
-    """Decode from the first place on this machine whose files are right."""
-    problem: FileError | None = None
-    for found in find(wanted, data_dir):
-        try:
-            parts = _decode(wanted, form, dict(found.read()))
-        except FileError as error:
-            problem = problem or error
-            continue
-        return {part: keep_array(paths[part], parts[part].reshape(shapes[part])) for part in shapes}
-    raise problem or missing(wanted, data_dir)
+    parts = _decode(wanted, form, contents_of(wanted, data_dir))
+    return {part: keep_array(paths[part], parts[part].reshape(shapes[part])) for part in shapes}
 
 
-def _decode(wanted: Dataset, form: Input, contents: Mapping[DataFile, bytes]) -> dict[str, Bytes]:
+def _decode(wanted: Dataset, form: str, contents: Mapping[DataFile, bytes]) -> dict[str, Bytes]:
     parts: dict[str, Bytes] = {}
     for split, files in (("train", wanted.train), ("test", wanted.test)):
         if not files:
             continue
         if wanted.kind == "idx":
             images, labels = (read_idx(contents[file], file.name) for file in files)
+        elif wanted.kind == "letter":
+            images, labels = read_letters(contents[files[0]], files[0].name)
         else:
             pairs = [read_cifar(contents[file], file.name) for file in files]
             images = np.concatenate([pair[0] for pair in pairs])

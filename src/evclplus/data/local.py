@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evclplus.data.contents import Contents, from_archive, from_paths, paths_in_folder
-from evclplus.data.datasets import DATASETS, Dataset
+from evclplus.data.datasets import CIFAR10, PUBLISHED, DataFile, Model, Published
 from evclplus.errors import FileError
 from evclplus.files import cache_folder, own_path
+
+Folder = Path | str | None
+"""Where data is looked for first."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Status:
     checksum: str
 
 
-def data_folders(data_dir: Path | str | None) -> list[Path]:
+def data_folders(data_dir: Folder) -> list[Path]:
     """Where to look, in order: what was asked for, EVCLPLUS_DATA, the cache, Keras' own folder."""
     named = {"the data folder": data_dir, "EVCLPLUS_DATA": os.environ.get("EVCLPLUS_DATA")}
     folders = []
@@ -44,7 +47,7 @@ def data_folders(data_dir: Path | str | None) -> list[Path]:
     return [*folders, cache_folder(), Path("~/.keras/datasets").expanduser()]
 
 
-def find(dataset: Dataset, data_dir: Path | str | None = None) -> Iterator[Found]:
+def find(dataset: Published, data_dir: Folder = None) -> Iterator[Found]:
     """Every place that seems to have the dataset, best first."""
     for root in data_folders(data_dir):
         for layout in dataset.folders:
@@ -56,35 +59,47 @@ def find(dataset: Dataset, data_dir: Path | str | None = None) -> Iterator[Found
                 yield _in_archive(dataset, root / packed)
 
 
-def _in_folder(dataset: Dataset, folder: Path, paths: list[Path]) -> Found:
+def _in_folder(dataset: Published, folder: Path, paths: list[Path]) -> Found:
     return Found(folder, lambda: from_paths(dataset.files, paths))
 
 
-def _in_archive(dataset: Dataset, path: Path) -> Found:
+def _in_archive(dataset: Published, path: Path) -> Found:
     return Found(path, lambda: from_archive(dataset, path))
 
 
-def missing(dataset: Dataset, data_dir: Path | str | None = None) -> FileError:
+def contents_of(dataset: Published, data_dir: Folder = None) -> dict[DataFile, bytes]:
+    """The files, from the first place on this machine where they are right."""
+    problem: FileError | None = None
+    for found in find(dataset, data_dir):
+        try:
+            return dict(found.read())
+        except FileError as error:
+            problem = problem or error
+    raise problem or missing(dataset, data_dir)
+
+
+def missing(dataset: Published, data_dir: Folder = None) -> FileError:
     """The one line for a dataset that is nowhere."""
     advice = (
         f"get it with `evclplus data fetch {dataset.name}`, or point EVCLPLUS_DATA or --data-dir"
         " at a folder that has it"
     )
     for root in data_folders(data_dir):
-        if dataset.kind == "cifar" and (root / "cifar-10-batches-py").exists():
+        if dataset is CIFAR10 and (root / "cifar-10-batches-py").exists():
             return FileError(
                 f"{root / 'cifar-10-batches-py'} holds pickles, which can run code and are never"
                 f" opened; the binary version is needed: {advice}"
             )
-    return FileError(f"the dataset {dataset.name} is not on this machine; {advice}")
+    kind = "model" if isinstance(dataset, Model) else "dataset"
+    return FileError(f"the {kind} {dataset.name} is not on this machine; {advice}")
 
 
-def status(data_dir: Path | str | None = None) -> list[Status]:
+def status(data_dir: Folder = None) -> list[Status]:
     """Every dataset: is it here, where, and is it the published one."""
-    return [_status(dataset, data_dir) for dataset in DATASETS.values()]
+    return [_status(dataset, data_dir) for dataset in PUBLISHED.values()]
 
 
-def _status(dataset: Dataset, data_dir: Path | str | None) -> Status:
+def _status(dataset: Published, data_dir: Folder) -> Status:
     problem, where = "", ""
     for found in find(dataset, data_dir):
         try:
@@ -98,7 +113,7 @@ def _status(dataset: Dataset, data_dir: Path | str | None) -> Status:
     return _row(dataset, False, where, problem or "-")
 
 
-def _row(dataset: Dataset, present: bool, where: str, checksum: str) -> Status:
+def _row(dataset: Published, present: bool, where: str, checksum: str) -> Status:
     return Status(
         dataset.name, dataset.title, present, where, dataset.size, dataset.licence, checksum
     )

@@ -1,4 +1,4 @@
-"""The three formats the datasets come in, decoded to bytes with every declared size checked first.
+"""The formats the datasets come in, decoded to arrays and texts, every declared size checked first.
 
 Each reader takes a file's whole content and its name for the error. Nothing is allocated before
 the size that the file declares is known to fit the bytes that are there.
@@ -8,6 +8,7 @@ import gzip
 import io
 import struct
 import zlib
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
@@ -82,6 +83,45 @@ def read_cifar(content: bytes, name: str) -> tuple[Bytes, Bytes]:
         first = int(np.flatnonzero(labels > 9)[0])
         raise FileError(f"{name} is mislabelled: record {first} has the label {labels[first]}")
     return records[:, 1:].reshape(-1, 3, 32, 32), labels
+
+
+def read_letters(content: bytes, name: str) -> tuple[Bytes, Bytes]:
+    """KEEL's letters: a line each, sixteen measurements from 0 to 15 and the letter. Rows, labels
+    from 0 to 25."""
+    rows = [line.split(b",") for line in content.splitlines()]
+    for number, row in enumerate(rows, 1):
+        measured = len(row) == 17 and all(one.isdigit() and len(one) < 3 for one in row[:16])
+        letter = len(row[-1]) == 1 and b"A" <= row[-1] <= b"Z"
+        if not measured or not letter or max(map(int, row[:16])) > 15:
+            raise FileError(f"{name} is damaged: line {number} has not 16 numbers and a letter")
+    if not rows:
+        raise FileError(f"{name} is empty; get it again")
+    values = np.array([[int(one) for one in row[:16]] for row in rows], dtype=np.uint8)
+    return values, np.array([row[16][0] - ord("A") for row in rows], dtype=np.uint8)
+
+
+def read_texts(
+    content: bytes, class_names: Sequence[str], name: str
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Orange's table of texts: three lines of header, then a class and a text in each. Texts, and
+    the position of each one's class among the names."""
+    try:
+        lines = content.decode().split("\n")
+    except UnicodeDecodeError:
+        raise FileError(f"{name} is no text in UTF-8; get it again") from None
+    position = {class_: index for index, class_ in enumerate(class_names)}
+    texts, labels = [], []
+    for number, line in enumerate(lines[3:], 4):
+        if not line.strip():
+            continue
+        class_, tab, text = line.rstrip("\r").partition("\t")
+        if not tab or class_ not in position:
+            raise FileError(f"{name} is damaged: line {number} begins with no known class")
+        texts.append(text)
+        labels.append(position[class_])
+    if lines[0].split() != ["Category", "Text"] or not texts:
+        raise FileError(f"{name} is no table of classes and texts; get it again")
+    return texts, np.array(labels, dtype=np.int64)
 
 
 def read_png(content: bytes, name: str) -> Bytes:

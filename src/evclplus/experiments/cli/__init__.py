@@ -11,7 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 from evclplus.errors import EvclplusError
-from evclplus.experiments.cli.data import data, data_fetch, data_show
+from evclplus.experiments.cli.data import data, data_fetch, data_prepare, data_show
 from evclplus.experiments.cli.describe import explain, init, list_
 from evclplus.experiments.cli.records import pack, report, track, watch
 from evclplus.experiments.cli.runs import compare, demo, run
@@ -35,7 +35,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "explain": explain,
     "init": init,
 }
-DATA_COMMANDS: dict[str, Callable[..., None]] = {"fetch": data_fetch, "show": data_show}
+DATA_COMMANDS: dict[str, Callable[..., None]] = {
+    "fetch": data_fetch,
+    "prepare": data_prepare,
+    "show": data_show,
+}
 
 app = typer.Typer(
     name="evclplus",

