@@ -252,6 +252,7 @@ class Learner:
             "likelihood": json.dumps(checkpoint.saved_likelihood(self.likelihood)),
             "recognise": self.recognise,
             "data": digest_of(task.train),
+            "frozen": json.dumps(checkpoint.frozen_of(network)),
             "learner": digest_of(first, q, memory, network.buffers, moments),
         }
 

@@ -9,10 +9,19 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from evclplus.core.heads import MultiHead
+from evclplus.core.inputs import SeveralInputs, TextEncoder
 from evclplus.errors import SettingsError
 from evclplus.settings import Settings, whole
 
-__all__ = ["MultiHead", "ReadyNetwork", "build", "convnet", "mlp"]
+__all__ = [
+    "MultiHead",
+    "ReadyNetwork",
+    "SeveralInputs",
+    "TextEncoder",
+    "build",
+    "convnet",
+    "mlp",
+]
 
 
 Size = Annotated[int, Field(ge=1, le=10**7)]

@@ -183,6 +183,7 @@ def small_bert() -> Any:
     return transformers.BertModel(config).eval()
 
 
+@pytest.mark.slow
 def test_a_text_s_vector_does_not_depend_on_the_others() -> None:
     model = small_bert()
     rows = torch.randint(1, 60, (70, 12))
@@ -205,6 +206,7 @@ def test_texts_become_rows_of_tokens() -> None:
     assert rows.tolist() == [[2, 3, 0, 0], [4, 0, 0, 0], [2, 3, 4, 2], [1, 0, 0, 0]]
 
 
+@pytest.mark.slow
 def test_the_published_transformer() -> None:
     """Sentences of like meaning lie near each other, as they do for its authors."""
     if next(find(MODELS["minilm"]), None) is None:
@@ -234,6 +236,7 @@ def test_missing_files_are_one_line(cache: Path) -> None:
         texts("letter")
 
 
+@pytest.mark.slow
 def test_a_model_that_was_changed_is_not_read(cache: Path) -> None:
     folder = cache / "minilm"
     folder.mkdir()

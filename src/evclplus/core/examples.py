@@ -16,10 +16,15 @@ MOST_ROWS, MOST_NUMBERS = 1024, 2**21
 """Examples looked at together when nothing is learned from them, and the numbers they may have.
 Smaller parts stay in a processor's cache; the activations of pictures are large."""
 
+NUMBERS_PER_TOKEN = 256
+"""A token becomes a vector of hundreds of numbers, in every layer of a transformer."""
+
 
 def rows_at_once(inputs: Tensor) -> int:
     """How many of the inputs to look at together."""
-    return min(MOST_ROWS, max(1, MOST_NUMBERS // max(1, inputs[:1].numel())))
+    tokens = inputs.dtype == torch.int64
+    numbers = max(1, inputs[:1].numel()) * (NUMBERS_PER_TOKEN if tokens else 1)
+    return min(MOST_ROWS, max(1, MOST_NUMBERS // numbers))
 
 
 @dataclass(frozen=True)

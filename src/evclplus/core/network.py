@@ -206,10 +206,12 @@ class BayesianNetwork:
     @property
     def learns_otherwise(self) -> bool:
         """Whether it has modules that compute in another way while they learn."""
-        kinds = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd, nn.RReLU)
+        kinds, drops = (nn.modules.batchnorm._NormBase, nn.RReLU), nn.modules.dropout._DropoutNd
         more = (nn.MultiheadAttention, nn.RNNBase)
         return any(
-            isinstance(one, kinds) or (isinstance(one, more) and one.dropout > 0)
+            isinstance(one, kinds)
+            or (isinstance(one, drops) and one.p > 0)
+            or (isinstance(one, more) and one.dropout > 0)
             for one in self.modules
         )
 

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
+from evclplus.core.inputs import mean_over_tokens
 from evclplus.data.datasets import MINILM
 from evclplus.data.local import Folder, contents_of
 from evclplus.errors import SettingsError
@@ -56,12 +57,6 @@ def tokens(tokenizer: Any, texts: Sequence[str], length: int) -> Tensor:
     return rows
 
 
-def pooled(hidden: Tensor, mask: Tensor) -> Tensor:
-    """The mean over the tokens that are there."""
-    there = mask.unsqueeze(-1).to(hidden.dtype)
-    return (hidden * there).sum(1) / there.sum(1).clamp_min(1.0)
-
-
 @torch.inference_mode()
 def embedded(model: Any, rows: Tensor) -> Tensor:
     """A vector of length 1 for each row of tokens: the mean over its tokens, normalised."""
@@ -71,5 +66,5 @@ def embedded(model: Any, rows: Tensor) -> Tensor:
         batch = rows[index, : int(lengths[index].max())]
         mask = (batch != PADDING).long()
         hidden = model(input_ids=batch, attention_mask=mask).last_hidden_state
-        vectors[index] = torch.nn.functional.normalize(pooled(hidden, mask))
+        vectors[index] = torch.nn.functional.normalize(mean_over_tokens(hidden, mask))
     return vectors
