@@ -15,7 +15,9 @@ def transformer() -> torch.nn.Module:
     torch.manual_seed(0)
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     model = BertModel(BertConfig(vocab_size=100, intermediate_size=64, **shape))
-    return inject_adapter_in_model(LoraConfig(r=4, target_modules=["query", "value"]), model)
+    lora = LoraConfig(r=4, target_modules=["query", "value"])
+    adapted: torch.nn.Module = inject_adapter_in_model(lora, model)
+    return adapted
 
 
 def sentences(word: int, count: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
