@@ -187,9 +187,8 @@ def test_training_does_not_go_on_over_another_base(tmp_path: Path, caplog: Any) 
 # A transformer of transformers with LoRA of peft: slow to import, so with the slow tests.
 
 
-def bert(seed: int = 0, heads: int = 2) -> Any:
+def plain_bert(seed: int = 0, heads: int = 2) -> Any:
     transformers = pytest.importorskip("transformers")
-    peft = pytest.importorskip("peft")
     config = transformers.BertConfig(
         vocab_size=20,
         hidden_size=8,
@@ -201,7 +200,12 @@ def bert(seed: int = 0, heads: int = 2) -> Any:
         attention_probs_dropout_prob=0.0,
     )
     torch.manual_seed(seed)
-    model = transformers.BertModel(config)
+    return transformers.BertModel(config)
+
+
+def bert(seed: int = 0, heads: int = 2) -> Any:
+    peft = pytest.importorskip("peft")
+    model = plain_bert(seed, heads)
     lora = peft.LoraConfig(r=2, target_modules=["query", "value"])
     return peft.inject_adapter_in_model(lora, model)
 
