@@ -2,6 +2,10 @@
 
 import hashlib
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,6 +91,27 @@ def test_split_newsgroups_is_made_of_features() -> None:
     assert taken.rows is not None
     assert set(taken.rows.tolist()) < set(range(240, 300))
     assert torch.allclose(taken.inputs(), vectors[taken.rows] * 384**0.5)
+
+
+@pytest.mark.slow
+def test_colour_pictures_and_a_convnet_are_one_command(real_data: RealData) -> None:
+    """The command of docs/pretrained.md, with few examples."""
+    page = (Path(__file__).parents[2] / "docs" / "pretrained.md").read_text()
+    (line,) = re.findall(r"^    evclplus (run .*)", page, flags=re.MULTILINE)
+    given = [word for word in line.split() if "=" in word]
+    small = ["stream.examples_per_task=40", "stream.tasks=2", "training.epochs=1"]
+    folder = real_data("cifar10").where.parent
+    sets = [part for word in (*given, *small) for part in ("--set", word)]
+    words = ["run", "--method", "finetune", "--benchmark", "split-cifar10", *sets]
+    out = Path(os.environ["EVCLPLUS_CACHE"]) / "colour"
+    command = [sys.executable, "-m", "evclplus", *words, "--out", str(out)]
+    done = subprocess.run(
+        [*command, "--data-dir", str(folder)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = out.rglob("record.json")
+    config = json.loads(path.read_text())["config"]
+    assert (config["network"]["kind"], config["stream"]["input"]) == ("convnet", "rgb32")
 
 
 @pytest.mark.parametrize("name", ["split-newsgroups", "split-cifar10-features"])
