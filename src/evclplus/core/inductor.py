@@ -118,7 +118,9 @@ def traced(
     import_module("torch._inductor.lowering")  # decompositions need it and do not import it
     with _without_numbers(tensors, any_size) as shapes:
         trace = make_fx(_functional(function), select_decomp_table())(*shapes)
-        sizes = [one.shape[0] for one, is_any in zip(shapes, any_size, strict=True) if is_any]
+        sizes: list[Any] = [
+            one.shape[0] for one, is_any in zip(shapes, any_size, strict=True) if is_any
+        ]
         # A size that the function has taken for a constant would be read beyond a shorter row's
         # end. Which one it is stands in torch's log (TORCH_LOGS=+dynamic).
         if any(isinstance(size, int) or size.node.maybe_as_int() is not None for size in sizes):
