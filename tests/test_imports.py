@@ -30,6 +30,7 @@ PARTS = [
     "learned",
     "train",
     "progress",
+    "ranks",
     "signals",
     "seeding",
     "callbacks",

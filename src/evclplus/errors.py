@@ -38,5 +38,9 @@ class TrainingError(EvclplusError, RuntimeError):
     """Training went wrong: a term of the loss is not finite."""
 
 
+class RanksError(EvclplusError, RuntimeError):
+    """Processes that train one model have lost each other, or are not at the same place."""
+
+
 class FileError(EvclplusError, RuntimeError):
     """A file or folder is missing, damaged, foreign, unwritable or would be overwritten."""

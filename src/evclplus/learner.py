@@ -52,6 +52,8 @@ from evclplus.methods import method as method_named
 from evclplus.methods.base import Lesson, Method, training_for
 from evclplus.networks import Architecture
 from evclplus.progress import Checkpoints, Identity, Progress, digest_of
+from evclplus.ranks import ALONE, Ranks
+from evclplus.ranks import current as current_ranks
 from evclplus.recognition import Recognise, first_features, typical_of
 from evclplus.saving import known_points, restore, saved
 from evclplus.seeding import derived_seed, generator
@@ -108,6 +110,7 @@ class Learner:
         compile: Literal["auto", "on", "off"] = "auto",
         device: str | None = None,
         precision: Literal["full", "bf16"] = "full",
+        shards: int | None = None,
     ) -> None:
         check_module(network)
         self.seed, self.samples = whole("seed", seed, 0), whole("samples", samples, 1, MOST_SAMPLES)
@@ -139,8 +142,10 @@ class Learner:
             compile=compile,
             device=device,
             precision=precision,
+            shards=shards,
         )
         self.training = training_for(self.method, wanted)
+        self.ranks = ranks_for(self.training)
         self.likelihood = likelihood_of(criterion)
         self.recognise = recognise
         self.callback = callback or Callback()
@@ -177,11 +182,16 @@ class Learner:
         if checkpoint is None:
             return self._learn(task)
         place = checkpoint if isinstance(checkpoint, Checkpoints) else Checkpoints(Path(checkpoint))
+        place.ranks = self.ranks
         position = len(self.learned)
         identity = self._identity_of(task, position)
         with place.locked(), watched() as signals:
             progress = Progress(place, position, identity, signals)
-            if not self._take_over(progress):
+            known = self._take_over(progress)
+            if not known:
+                progress.read()
+            self.ranks.agree("the checkpoint", known, *progress.how_far)
+            if not known:
                 self._learn_on(task, progress)
         return self
 
@@ -198,7 +208,6 @@ class Learner:
 
     def _learn_on(self, task: Task, progress: Progress) -> None:
         """Learn a task from where a stopped process was."""
-        progress.read()
         self.forms |= progress.forms
         try:
             self._learn(task, progress)
@@ -336,6 +345,7 @@ class Learner:
             self.callback,
             self.likelihood,
             forms=self.forms,
+            ranks=self.ranks,
         )
 
     @property
@@ -644,3 +654,12 @@ class Learner:
     def _restore(self, header: checkpoint.Header, tensors: dict[str, Tensor]) -> None:
         restore(self, header, tensors)
         self._answers = self._new_answers()
+
+
+def ranks_for(training: Training) -> Ranks:
+    """The processes that share out the shards of a batch. Where batches are not cut, each process
+    learns by itself."""
+    shards = training.shards or 1
+    ranks = current_ranks() if shards > 1 else ALONE
+    ranks.own(shards)  # or a line that says why not
+    return ranks

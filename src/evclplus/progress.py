@@ -29,12 +29,13 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from evclplus.core import tree
-from evclplus.core.engine import State, StepGradient
+from evclplus.core.engine import State
 from evclplus.core.examples import Examples, rows_at_once
 from evclplus.core.network import BayesianNetwork
 from evclplus.errors import FileError, SettingsError
 from evclplus.files import make_folder, write_atomically
 from evclplus.locks import only_writer
+from evclplus.ranks import ALONE, Ranks
 from evclplus.seeding import random_state, set_random_state
 from evclplus.signals import Signals
 
@@ -62,6 +63,8 @@ class Checkpoints:
     least: float = 0.0
     alone: bool = True
     """Whether it must see to it by itself that nobody else writes here."""
+    ranks: Ranks = ALONE
+    """Of several processes that train together the first one writes."""
     last: float = field(default_factory=time.monotonic)
     failing: bool = False
     pending: Callable[[], None] | None = None
@@ -74,7 +77,7 @@ class Checkpoints:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        with only_writer(self.folder) if self.alone else nullcontext():
+        with only_writer(self.folder) if self.alone and self.ranks.writes else nullcontext():
             yield
 
     def task(self, position: int) -> Path:
@@ -100,6 +103,8 @@ class Checkpoints:
     def write(self, write: Callable[[], None]) -> bool:
         """Do it, or warn in one line and go on: what was saved before stays, and the next time
         there may be room."""
+        if not self.ranks.writes:
+            return True
         try:
             write()
         except (FileError, OSError) as error:
@@ -114,7 +119,7 @@ class Checkpoints:
 
     def forget(self, before: int) -> None:
         """Remove what earlier tasks have left."""
-        for position in range(before):
+        for position in range(before if self.ranks.writes else 0):
             shutil.rmtree(self.task(position), ignore_errors=True)
 
 
@@ -125,7 +130,6 @@ class Fit:
     purpose: str
     step: int
     finished: bool
-    last: int | None
     local: tuple[str, ...]
     tensors: dict[str, Tensor]
 
@@ -135,7 +139,6 @@ class Fit:
         purpose: str,
         step: int,
         state: State,
-        gradient: StepGradient,
         network: BayesianNetwork,
         total: Tensor | None = None,
         moments: bool = True,
@@ -154,9 +157,9 @@ class Fit:
             found |= {f"random.{name}": one for name, one in random_state(network.device).items()}
             found["total"] = total
         local = tuple(network.local_layers)
-        return cls(purpose, step, finished, gradient.last, local, found)
+        return cls(purpose, step, finished, local, found)
 
-    def restore(self, state: State, gradient: StepGradient, network: BayesianNetwork) -> None:
+    def restore(self, state: State, network: BayesianNetwork) -> None:
         """Put a loop where this one was."""
         targets = {f"vectors.{name}": one for name, one in tree.tensors(state.vectors)}
         targets |= {f"buffer.{name}": one for name, one in network.buffers.items()}
@@ -171,7 +174,6 @@ class Fit:
             for name, tensor in given.items():
                 targets[name].copy_(tensor)
         network.keep_local(self.local)
-        gradient.last = self.last
 
     def restore_random_state(self, device: torch.device) -> None:
         states = {name: one for name, one in self.tensors.items() if name.startswith("random.")}
@@ -219,7 +221,7 @@ class Progress:
         """Save, and stop if that was asked."""
         self._note(fit)
         self.write()
-        self.signals.save = False
+        self.signals.saved()
         self.signals.obey()
 
     def finish(self, fit: Fit) -> None:
@@ -254,6 +256,11 @@ class Progress:
             return
         self._check(about["identity"], path)
         self.fits, self.forms = fits, set(about["forms"])
+
+    @property
+    def how_far(self) -> tuple[int, int]:
+        """The runs of the loop, and the steps of all of them."""
+        return len(self.fits), sum(fit.step for fit in self.fits)
 
     def done(self, unknown: str = "") -> dict[str, Any] | None:
         """What there is to know of the learner that has learned this task, if there is one.
@@ -302,7 +309,7 @@ def as_bytes(fits: list[Fit], identity: Identity, forms: set[str]) -> bytes:
         for name, tensor in fit.tensors.items():
             tensors[f"{number}.{name}"] = tensor.detach().cpu().clone().contiguous()
         about = {"purpose": fit.purpose, "step": fit.step, "finished": fit.finished}
-        described.append({**about, "last": fit.last, "local": list(fit.local)})
+        described.append({**about, "local": list(fit.local)})
     about = {"schema": SCHEMA, "identity": identity, "fits": described, "forms": sorted(forms)}
     content = save_tensors(tensors, {"about": json.dumps(about), "sha256": NO_DIGEST})
     digest = hashlib.sha256(content).hexdigest()
@@ -326,7 +333,8 @@ def from_bytes(content: bytes) -> tuple[dict[str, Any], list[Fit]]:
     for number, one in enumerate(about["fits"]):
         prefix = f"{number}."
         own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-        fits.append(Fit(**{**one, "local": tuple(one["local"])}, tensors=own))
+        how_far = one["purpose"], one["step"], one["finished"], tuple(one["local"])
+        fits.append(Fit(*how_far, own))
     return about, fits
 
 

@@ -6,7 +6,7 @@ from math import ceil
 from operator import index
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from evclplus.errors import SettingsError
 
@@ -90,6 +90,9 @@ FEWEST_EPOCHS, FEWEST_STEPS = 10, 1000
 """A large task is gone through a few times, a small one as often as learning takes steps."""
 
 
+MOST_SHARDS = 1024
+
+
 class Training(Settings):
     """How one task is trained."""
 
@@ -132,6 +135,18 @@ class Training(Settings):
     precision: Literal["full", "bf16"] = Field(
         "full", description="bf16: products of training steps in bfloat16, all else as it was"
     )
+    shards: int | None = Field(
+        None,
+        description="parts of a batch that processes may share out, each with noise of its own: 1, "
+        "2, 4, ...; none: 4 under torchrun, otherwise a batch is not cut",
+    )
+
+    @field_validator("shards")
+    @classmethod
+    def _powers_of_two(cls, shards: int | None) -> int | None:
+        if shards is not None and (not 1 <= shards <= MOST_SHARDS or shards & (shards - 1)):
+            raise ValueError(f"1, 2, 4, ... up to {MOST_SHARDS}: shards are added up two by two")
+        return shards
 
     def suited(
         self, optimisers: tuple[Optimiser, ...], rates: Mapping[Optimiser, float]

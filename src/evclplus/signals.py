@@ -6,7 +6,7 @@ stops where it is. The state of this file is the system's own table of handlers.
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -32,28 +32,53 @@ class Signals:
 
     def __init__(self, say: Callable[[str], None] = lambda line: None) -> None:
         self.say = say
+        self.heard: set[int] = set()
+        """What this process was asked."""
         self.stop: int | None = None
         self.save = False
+        """What is to be done: what was heard, or what processes have agreed upon."""
         self._held = 0
+        self._alone = True
 
     def receive(self, number: int, frame: FrameType | None = None) -> None:
         """The handler."""
+        again = number != SAVING and not self.heard.isdisjoint(STOPPING)
+        self.heard.add(number)
+        if self._alone:
+            self.heed((number,))
         if number == SAVING:
-            self.save = True
             return
-        again, self.stop = self.stop is not None, number
         if again or not self._held:
+            self.stop = number
             raise Stopped(number)
         self.say(f"{Stopped(number)}: saving before it stops; once more stops at once")
 
+    def heed(self, numbers: Iterable[int]) -> None:
+        """These requests are to be obeyed."""
+        for number in numbers:
+            if number == SAVING:
+                self.save = True
+            else:
+                self.stop = number
+
+    def saved(self) -> None:
+        """A request to save was obeyed."""
+        self.save = False
+        self.heard.discard(SAVING or 0)
+
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """A first request to stop waits until the end of this block, or for `obey`."""
+    def held(self, alone: bool = True) -> Iterator[None]:
+        """A first request to stop waits until the end of this block, or for `obey`. One of several
+        processes, which is not `alone`, obeys what they have agreed to `heed`, until then."""
+        before, self._alone = self._alone, alone and self._alone
         self._held += 1
         try:
             yield
         finally:
             self._held -= 1
+            self._alone = before
+            if self._alone:
+                self.heed(tuple(self.heard))
         if not self._held:
             self.obey()
 

@@ -1,7 +1,7 @@
 """The one visible training loop."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from evclplus.callbacks import Callback
-from evclplus.core.batches import Source, batches_per_epoch, steps_of_epoch
+from evclplus.core.batches import Batch, Source, batches_per_epoch, shards_of_epoch
 from evclplus.core.compiled import (
     CompiledLikelihood,
     CompiledUpdate,
@@ -38,11 +38,14 @@ from evclplus.core.graphs import Graphs, shared_graphs
 from evclplus.core.likelihoods import Classification, Likelihood, OwnCriterion
 from evclplus.core.network import BayesianNetwork
 from evclplus.core.noise import Noise, new_seeds
-from evclplus.errors import TrainingError
+from evclplus.core.shards import ShardedGradient, room_for_shards, rooms_for
+from evclplus.errors import RanksError, TrainingError
 from evclplus.methods.base import Method, Trained
 from evclplus.progress import Fit, Progress
+from evclplus.ranks import ALONE, Ranks
 from evclplus.seeding import generator, own_random_state
 from evclplus.settings import Training
+from evclplus.signals import SAVING, STOPPING
 
 logger = logging.getLogger("evclplus")
 
@@ -75,6 +78,8 @@ class Trainer:
     forms: set[str] = field(default_factory=set)
     progress: Progress | None = None
     """Where the loop is saved on its way, and goes on from."""
+    ranks: Ranks = ALONE
+    """Who computes the shards of each batch."""
 
     def __call__(
         self,
@@ -113,47 +118,57 @@ class Trainer:
             optimiser=training.optimiser,
         )
         apart = any(source.apart for source in sources)
-        state = State(q, method.trace(q), moments, apart)
+        shards = training.shards or 1
+        room = room_for_shards(q, network, apart) if shards > 1 else None
+        state = State(q, method.trace(q), moments, apart, room)
         before = 0 if moments is None else moments.steps
         each = batches_per_epoch(sources[0], training.batch_size)
         epochs = epochs or training.epochs_of(each)
         most = sum(len({one.head for one in source.examples}) for source in sources)
-        gradient, move, prepare = self._forms(problem, state, sources[0], epochs * each)
-        saved = self._saved(purpose, state, gradient, network)
+        forms = self._forms(problem, state, sources[0], epochs * each)
+        gradient: GradientFunction = forms.whole
+        move, own = forms.move, range(1)
+        if shards > 1:
+            own = self.ranks.own(shards)
+            gradient = self._sharded(forms, state, q, len(own))
+        saved = self._saved(purpose, state, network)
         if saved is not None and saved.finished:
             return self._trained(state, before + saved.step, training.keep_optimiser)
         step = 0 if saved is None else saved.step
         self.callback.start(label, epochs * each)
         with self._numbers(network, purpose, saved):
-            prepare(state.vectors, q.mean.new_zeros(3), q.layout)
+            forms.prepare(state.vectors, q.mean.new_zeros(3), q.layout)
             for epoch in range(1 + step // each, epochs + 1):
                 done = step % each
                 draws = generator(self.seed, self.position, purpose, epoch)
                 # What a step needs of numbers is made for all of them, so that none waits for it.
-                seeds = new_seeds(draws, each * most).view(each, most, 4)
+                seeds = new_seeds(draws, each * shards * most).view(each, shards, most, 4)
                 rows = _rates(training, step - done, each, epochs * each, before)
                 rates = q.mean.new_tensor(rows)
                 total = torch.zeros_like(problem.examples)
                 if saved is not None and done:
                     total.copy_(saved.tensors["total"])
-                steps = steps_of_epoch(sources, training.batch_size, draws, self.likelihood, done)
-                for batches, seed, rate in zip(steps, seeds[done:], rates[done:], strict=True):
-                    found = gradient(batches, seed[: len(batches)])
+                steps = shards_of_epoch(
+                    sources, training.batch_size, draws, self.likelihood, done, shards, own
+                )
+                seeds = seeds[done:, own.start : own.stop]
+                for parts, seed, rate in zip(steps, seeds, rates[done:], strict=True):
+                    found = gradient(parts, seed)
                     for term in found.values():
                         total += term
                     move(problem, state.vectors, rate, q.layout)
                     step += 1
                     self.callback.advance(step, partial(_terms, found, problem, state))
                     if step % each:
-                        self._save(purpose, step, state, gradient, network, total)
+                        self._save(purpose, step, state, network, total)
                 # Looking at a number waits for the device, so this is done once per epoch.
-                if not _all_finite(total, state):
+                if not self._all_finite(total, state):
                     terms = _terms(found, problem, state)
                     raise TrainingError(_what_is_not_finite(terms, label, epoch, epochs))
-                self._save(purpose, step, state, gradient, network, total, epoch_ended=True)
+                self._save(purpose, step, state, network, total, epoch_ended=True)
             if self.progress is not None:
                 kept = training.keep_optimiser
-                self.progress.finish(Fit.of(purpose, step, state, gradient, network, moments=kept))
+                self.progress.finish(Fit.of(purpose, step, state, network, moments=kept))
         self.callback.finish()
         return self._trained(state, before + step, training.keep_optimiser)
 
@@ -162,13 +177,11 @@ class Trainer:
         kept = Moments(*state.moments, steps) if keep_optimiser else None
         return Trained(state.posterior(), state.vectors.running, kept)
 
-    def _saved(
-        self, purpose: str, state: State, gradient: StepGradient, network: BayesianNetwork
-    ) -> Fit | None:
+    def _saved(self, purpose: str, state: State, network: BayesianNetwork) -> Fit | None:
         """Where a stopped run of this loop was; everything is put there."""
         saved = None if self.progress is None else self.progress.begin(purpose)
         if saved is not None:
-            saved.restore(state, gradient, network)
+            saved.restore(state, network)
         return saved
 
     def _save(
@@ -176,7 +189,6 @@ class Trainer:
         purpose: str,
         step: int,
         state: State,
-        gradient: StepGradient,
         network: BayesianNetwork,
         total: Tensor,
         epoch_ended: bool = False,
@@ -184,7 +196,7 @@ class Trainer:
         """After a step, if it is time or asked for."""
         if self.progress is not None and self.progress.is_wanted(epoch_ended):
             self.progress.forms |= self.forms
-            self.progress.save(Fit.of(purpose, step, state, gradient, network, total))
+            self.progress.save(Fit.of(purpose, step, state, network, total))
 
     @contextmanager
     def _numbers(self, network: BayesianNetwork, purpose: str, saved: Fit | None) -> Iterator[None]:
@@ -193,28 +205,57 @@ class Trainer:
         network's gradients are full of them, and a step takes up to a quarter longer). A request
         to stop waits for the end of a step."""
         purposes = (self.position, purpose, "module")
-        held = nullcontext() if self.progress is None else self.progress.signals.held()
+        alone = self.ranks.count == 1
+        held = nullcontext() if self.progress is None else self.progress.signals.held(alone)
         own = own_random_state(self.seed, *purposes, device=network.device)
-        nothing = draws_nothing(network) and not isinstance(self.likelihood, OwnCriterion)
+        nothing = self._draws_nothing(network)
         with held, nullcontext() if nothing else own, flushed_denormals():
             if saved is not None and not nothing:
                 saved.restore_random_state(network.device)
             yield
 
-    def _forms(
-        self, problem: Problem, state: State, source: Source, steps: int
-    ) -> tuple[StepGradient, UpdateFunction, Callable[[Vectors, Tensor, Layout], object]]:
+    def _draws_nothing(self, network: BayesianNetwork) -> bool:
+        """Whether neither network nor criterion draws numbers of its own."""
+        return draws_nothing(network) and not isinstance(self.likelihood, OwnCriterion)
+
+    def _all_finite(self, total: Tensor, state: State) -> bool:
+        """Of all processes, which must have come to the same weights as well."""
+        finite = _all_finite(total, state)
+        if self.ranks.count == 1:
+            return finite
+        every = self.ranks.gather(finite, _sum_of_bits(state))
+        if len({bits for _, bits in every}) > 1:
+            raise RanksError(
+                f"{self.label}: the processes have come to different weights; they need the same "
+                "kind of processor, the same versions and the same OMP_NUM_THREADS"
+            )
+        return all(finite for finite, _ in every)
+
+    def _sharded(
+        self, forms: "Forms", state: State, q: MeanField, shards: int
+    ) -> "ShardedGradient":
+        """The gradient of so many shards here, and of those of all other processes."""
+        network, apart = forms.gradient.problem.network, state.reference is not None
+        return ShardedGradient(
+            forms.gradient,
+            rooms_for(state.room, shards, lambda: room_for_shards(q, network, apart)),
+            self.ranks.add_up,
+            Agreement(self.progress, forms.fallback),
+            not self._draws_nothing(network),
+        )
+
+    def _forms(self, problem: Problem, state: State, source: Source, steps: int) -> "Forms":
         """The two functions of a step, and what is done before the first one: the update's kernels
         are compiled while the gradient is traced."""
         likelihood: LikelihoodFunction = likelihood_gradient
         move: UpdateFunction = update
         prepare: Callable[[Vectors, Tensor, Layout], object] = _nothing
         wanted = self.training.compile
+        fallback = Fallback(self.forms)
         if wanted != "off" and can_be_compiled(problem.network):
             work = steps * (len(state.vectors.mean) + self._noise(problem, state, source))
             enough = wanted == "on" or work >= WORK_THAT_EARNS_COMPILING
             drawn = wanted == "on" or not problem.at_mean or steps >= STEPS_AT_MEAN_THAT_EARN_IT
-            fallback = Fallback(self.forms)
             if enough and drawn:
                 compiled = CompiledLikelihood(problem, self.graphs)
                 likelihood = fallback(compiled, likelihood_gradient)
@@ -223,7 +264,7 @@ class Trainer:
                 move = fallback(compiled_update, update)
                 prepare = fallback(compiled_update.prepare, _nothing)
         self.forms.add("plain" if move is update else "compiled")
-        return StepGradient(problem, state, likelihood), move, prepare
+        return Forms(StepGradient(problem, state, likelihood), move, prepare, fallback)
 
     @torch.no_grad()
     def _noise(self, problem: Problem, state: State, source: Source) -> int:
@@ -235,6 +276,54 @@ class Trainer:
         x = one.inputs(torch.arange(1))
         network(network.weights(state.posterior(), noise), x, one.head)
         return 2 * noise.used * min(self.training.batch_size, len(source))
+
+
+GradientFunction = Callable[[Sequence[Sequence[Batch]], Tensor], Terms]
+"""Leaves the gradient of a step in the state, from batches and seeds shard by shard."""
+
+
+@dataclass(frozen=True)
+class Forms:
+    """What a step calls, compiled or not."""
+
+    gradient: StepGradient
+    move: UpdateFunction
+    prepare: Callable[[Vectors, Tensor, Layout], object]
+    fallback: "Fallback"
+
+    def whole(self, shards: Sequence[Sequence[Batch]], seeds: Tensor) -> Terms:
+        """The gradient of batches that are not cut."""
+        (batches,) = shards
+        return self.gradient(batches, seeds[0, : len(batches)])
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What processes that train together do alike, whoever of them was asked: stop, save, and go on
+    uncompiled."""
+
+    progress: Progress | None
+    fallback: "Fallback"
+
+    def said(self) -> list[float]:
+        heard = set() if self.progress is None else self.progress.signals.heard
+        asked = [float(number in heard) for number in (*STOPPING, SAVING)]
+        return [*asked, float(not self.fallback.works)]
+
+    def heard(self, counts: Sequence[float]) -> None:
+        *asked, failed = counts
+        if self.progress is not None:
+            named = zip((*STOPPING, SAVING), asked, strict=True)
+            self.progress.signals.heed(number for number, count in named if count and number)
+        if failed and self.fallback.works:
+            self.fallback.give_up("it failed in another process")
+
+
+def _sum_of_bits(state: State) -> int:
+    """A number that is another one where weights are."""
+    kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    vectors = (state.vectors.mean, state.vectors.variance)
+    return sum(int(one.view(kinds[one.element_size()]).sum()) for one in vectors)
 
 
 def _terms(found: Terms, problem: Problem, state: State) -> Terms:
@@ -301,14 +390,16 @@ class Fallback:
                 try:
                     return compiled(*arguments, **options)
                 except Exception as error:  # whatever a machine's compiler can do wrong
-                    self.works = False
-                    reason = _in_one_line(error)
-                    logger.warning("training goes on without compiling: %s", reason)
-                    self.forms.discard("compiled")
-                    self.forms.add(f"plain, because compiling failed: {reason}")
+                    self.give_up(_in_one_line(error))
             return plain(*arguments, **options)
 
         return call
+
+    def give_up(self, reason: str) -> None:
+        self.works = False
+        logger.warning("training goes on without compiling: %s", reason)
+        self.forms.discard("compiled")
+        self.forms.add(f"plain, because compiling failed: {reason}")
 
 
 def _nothing(vectors: Vectors, rates: Tensor, layout: Layout) -> None:

@@ -158,8 +158,8 @@ def forms(
     x = torch.zeros(300, *shape, dtype=network.dtype)
     source = Source((Examples(x, torch.zeros(300, dtype=torch.int64), CLASSES),))
     problem = problem_for(network, at_mean=at_mean)
-    gradient, move, _ = trainer._forms(problem, state, source, steps)
-    return gradient.function is not likelihood_gradient, move is not update
+    found = trainer._forms(problem, state, source, steps)
+    return found.gradient.function is not likelihood_gradient, found.move is not update
 
 
 def test_without_noise_only_the_update_is_compiled_unless_a_run_is_long() -> None:

@@ -91,7 +91,22 @@ def steps_of_epoch(
     likelihood: Likelihood | None = None,
     done: int = 0,
 ) -> Iterator[list[Batch]]:
-    """The batches of every step of one epoch, in random order, after those `done`.
+    """The batches of every step of one epoch, in random order, after those `done`."""
+    for (batches,) in shards_of_epoch(sources, batch_size, generator, likelihood, done):
+        yield batches
+
+
+def shards_of_epoch(
+    sources: Sequence[Source],
+    batch_size: int,
+    generator: torch.Generator,
+    likelihood: Likelihood | None = None,
+    done: int = 0,
+    shards: int = 1,
+    own: range = range(1),
+) -> Iterator[list[list[Batch]]]:
+    """The same with every batch cut into so many shards of nearly equal sizes: a list of batches
+    for each of one's `own`. Nothing is read of the others. Of a small batch some shards have none.
 
     A batch holds examples of one head, possibly of many tasks. Batches have nearly equal sizes, so
     that no tiny last one disturbs batch statistics. Those of large batches are whole vectors of a
@@ -116,12 +131,18 @@ def steps_of_epoch(
         totals: Counter[object] = Counter()
         for source, _, index in found:
             totals[_together(source)] += len(index)
+        behind = step / max(1, len(cuts) - 1)
+        parts = [index.tensor_split(shards) for _, _, index in found]
         yield [
-            _batch(
-                *(group, index, _share(source, len(index), totals), likelihood, source.apart),
-                step / max(1, len(cuts) - 1),
-            )
-            for source, group, index in found
+            [
+                _batch(
+                    *(group, part[shard], _share(source, len(part[shard]), totals)),
+                    *(likelihood, source.apart, behind),
+                )
+                for (source, group, _), part in zip(found, parts, strict=True)
+                if len(part[shard])
+            ]
+            for shard in own
         ]
 
 

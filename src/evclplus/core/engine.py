@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from evclplus.core.batches import Batch
+from evclplus.core.batches import VECTOR, Batch
 from evclplus.core.gaussian import Layout, MeanField
 from evclplus.core.network import BayesianNetwork, Weights
 from evclplus.core.noise import Noise
@@ -129,19 +129,58 @@ class Moments:
         return Moments(carried(self.first), carried(self.second), self.steps)
 
 
+class Room:
+    """Room for the gradient of a step, and for that of sources which are kept `apart`. It is one
+    block of memory with some numbers `more` at its end, so that all of it is added up at once."""
+
+    def __init__(self, q: MeanField, apart: bool = False, more: int = 0) -> None:
+        total, rows, width = len(q.mean), 1 + (len(q.variance) > 0), _width(len(q.mean))
+        size = -(-rows * width // VECTOR) * VECTOR
+        self.flat = q.mean.new_zeros((1 + apart) * size + more)
+
+        def block(number: int) -> Tensor:
+            found = self.flat[number * size : number * size + rows * width]
+            return found.view(rows, width)[:, :total]
+
+        self.gradient = block(0)
+        self.reference = block(1) if apart else None
+        self.more = self.flat[len(self.flat) - more :]
+        self.last: int | None = None
+        """The head whose weights alone have a gradient here that is not zero, if there is one."""
+
+    def clear(self) -> None:
+        self.flat.zero_()
+        self.last = None
+
+    def add(self, other: "Room") -> None:
+        self.flat.add_(other.flat)
+        self.last = None
+
+
+def _width(total: int) -> int:
+    """How far apart rows of so many weights are."""
+    return total if total < GRAIN else -(-total // GRAIN) * GRAIN
+
+
 class State:
     """All that one training run moves: weights, gradient, the optimiser's moments, a method's
     running vectors. Means and variances are the rows of `weights`, so that one batched product
-    serves both. With `apart` there is room for a gradient that is no part of the step's own."""
+    serves both. `room` is where gradients go, by default without any that is kept apart."""
 
     def __init__(
-        self, q: MeanField, running: Running, moments: Moments | None = None, apart: bool = False
+        self,
+        q: MeanField,
+        running: Running,
+        moments: Moments | None = None,
+        apart: bool = False,
+        room: Room | None = None,
     ) -> None:
         self.layout = q.layout
         self.weights = self._rows(q)
         self.weights[0].copy_(q.mean.detach())
-        self.gradient, first, second = self._rows(q), self._rows(q), self._rows(q)
-        self.reference = self._rows(q) if apart else None
+        self.room = room or Room(q, apart)
+        self.gradient, self.reference = self.room.gradient, self.room.reference
+        first, second = self._rows(q), self._rows(q)
         if moments is not None:
             first.copy_(moments.first)
             second.copy_(moments.second)
@@ -165,8 +204,7 @@ class State:
     @staticmethod
     def _rows(q: MeanField) -> Tensor:
         total, rows = len(q.mean), 1 + (len(q.variance) > 0)
-        apart = total if total < GRAIN else -(-total // GRAIN) * GRAIN
-        return q.mean.new_zeros(rows, apart)[:, :total]
+        return q.mean.new_zeros(rows, _width(total))[:, :total]
 
     def posterior(self) -> MeanField:
         """What was learned, in the same memory: nobody may train with this object any more."""
@@ -236,29 +274,29 @@ class StepGradient:
     def __init__(self, problem: Problem, state: State, function: LikelihoodFunction) -> None:
         self.problem, self.state, self.function = problem, state, function
         self.named: dict[int, tuple[list[str], list[Tensor]]] = {}
-        self.places: dict[tuple[int, bool], list[Tensor]] = {}
-        self.last: int | None = None
+        self.places: dict[tuple[Room, int, bool], list[Tensor]] = {}
 
     def __call__(self, batches: Sequence[Batch], seeds: Tensor) -> Terms:
         """The terms of the first batch. There is a seed for each. Batches that are kept apart leave
         their gradient in the state's reference."""
+        return self.into(self.state.room, batches, seeds)
+
+    def into(self, room: Room, batches: Sequence[Batch], seeds: Tensor) -> Terms:
+        """The same with the gradient left elsewhere."""
         head = batches[0].head if len(batches) == 1 else None
         # A batch writes the gradients of its own head's weights; those of others must not stay.
-        overwrite = head is not None and head == self.last
-        if not overwrite:
-            self.state.gradient.zero_()
-            if self.state.reference is not None:
-                self.state.reference.zero_()
-        self.last = head
+        if head is None or head != room.last:
+            room.clear()
+        room.last = head
         every = []
         for batch, seed in zip(batches, seeds, strict=True):
             terms, gradients = self._of(batch, seed)
             every.append(terms)
-            for target, gradient in zip(self._places(batch), gradients, strict=True):
-                if overwrite:
-                    target.copy_(gradient)
-                else:
+            for target, gradient in zip(self._places(room, batch), gradients, strict=True):
+                if head is None:
                     target.add_(gradient)
+                else:
+                    target.copy_(gradient)
         return every[0]
 
     def _of(self, batch: Batch, seed: Tensor) -> tuple[Terms, Sequence[Tensor]]:
@@ -268,11 +306,11 @@ class StepGradient:
             self.named[batch.head] = names, tensors
         return self.function(self.problem, batch, *self.named[batch.head], seed)
 
-    def _places(self, batch: Batch) -> list[Tensor]:
+    def _places(self, room: Room, batch: Batch) -> list[Tensor]:
         """Where the gradients of a batch go."""
-        key = batch.head, batch.apart
+        key = room, batch.head, batch.apart
         if key not in self.places:
-            rows = self.state.reference if batch.apart else self.state.gradient
+            rows = room.reference if batch.apart else room.gradient
             assert rows is not None, "a batch is kept apart, and the state has no room for it"
             names = self.named[batch.head][0]
             self.places[key] = self.state.named(rows, names, self.problem.at_mean)

@@ -102,7 +102,7 @@ def work_through(
 def _pass_on_saving(signals: Signals, pool: "Sequence[_Worker]") -> None:
     """Who asks this process to save means its workers."""
     if signals.save:
-        signals.save = False
+        signals.saved()
         for worker in pool:
             worker.send(signal.SIGUSR1)
 

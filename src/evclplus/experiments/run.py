@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from evclplus.experiments.record import Record
 from evclplus.experiments.store import find_record
 from evclplus.experiments.uncertainty import Figures, figures
 from evclplus.experiments.unfinished import CHECKPOINTS, clear, leave_note, read_note
-from evclplus.learner import Learner
+from evclplus.learner import Learner, ranks_for
 from evclplus.locks import only_writer
 from evclplus.methods import method, options_of
 from evclplus.methods.base import Method, training_for
@@ -29,6 +30,10 @@ from evclplus.streams.task import Stream, Task
 
 MINUTES = 5.0
 """Between two checkpoints inside a task."""
+
+SHARDS = 4
+"""Of a batch under torchrun: as many as processes that a machine has for one model, and no more,
+because small shards compute slowly."""
 
 LEAST = 60.0
 """Seconds: a run that is shorter leaves no checkpoints, and no more than that is lost of one."""
@@ -66,6 +71,13 @@ def written_out(experiment: Experiment, chosen: Method, stream: dict[str, Any]) 
     )
 
 
+def cut(experiment: Experiment) -> Experiment:
+    """The experiment as several processes run it: batches are cut into shards."""
+    shards = experiment.training.shards or SHARDS
+    training = experiment.training.model_copy(update={"shards": shards})
+    return experiment.model_copy(update={"training": training})
+
+
 def run(
     experiment: Experiment,
     callback: Callback | None = None,
@@ -97,16 +109,19 @@ def run_into(
 
     Until it is there the folder holds unfinished.json with what is known so far, and a run of more
     than a minute leaves checkpoints: called again, it goes on. A finished record, and an
-    unfinished run with other settings, is not overwritten unless asked.
+    unfinished run with other settings, is not overwritten unless asked. Of several processes the
+    first one writes.
     """
     _refuse_finished(folder, overwrite)
     clock = Clock()
     with clock("data"):
         resolved = resolve(experiment)  # bad settings are refused before anything is written
-    with only_writer(folder):
+    ranks = ranks_for(resolved.experiment.training)
+    with only_writer(folder) if ranks.writes else nullcontext():
         _refuse_finished(folder, overwrite)  # another one may have been here meanwhile
-        if overwrite:
+        if overwrite and ranks.writes:
             clear(folder)
+        ranks.gather()  # all of them see the folder as it is now
         check_unfinished(folder, resolved.experiment)
         return _run(resolved, clock, callback, command, folder, every, finish=_finish)
 
@@ -135,8 +150,11 @@ def _run(
     learner = build_learner(resolved, callback)
     results = Results(experiment.evaluate_on)
     place = Checkpoints(Path() if keep is None else keep / CHECKPOINTS, every, LEAST, alone=False)
+    place.ranks = learner.ranks
     if keep is not None:
         results = _go_on(keep, place, experiment, learner, stream, clock)
+        so_far = len(learner.learned), len(results.rows), len(results.before)
+        learner.ranks.agree("what was learned so far", *so_far)
     if not results.untrained:
         with clock("evaluate"):
             results.untrained = [results.score(learner, task).accuracy for task in stream]
@@ -161,7 +179,7 @@ def _run(
         with clock("uncertainty"):
             known = figures(learner, stream, results.side)
         record = _record(experiment, stream, results, clock, command, learner, known)
-        if keep is not None:
+        if keep is not None and learner.ranks.writes:
             finish(record, keep)
         return record
     except (Stopped, FileError):
@@ -338,7 +356,10 @@ def _record(
         calibrated=[task.calibrated for task in learner.learned],
         uncertainty=known,
         environment=environment(
-            command=command, steps=sorted(learner.forms), resumed=results.resumed
+            command=command,
+            steps=sorted(learner.forms),
+            resumed=results.resumed,
+            ranks=learner.ranks.count,
         ),
         seconds={**clock.seconds, "total": sum(clock.seconds.values())},
     )

@@ -10,14 +10,14 @@ from io import TextIOWrapper
 import typer
 from typer.exceptions import TyperException
 
-from evclplus.errors import EvclplusError
+from evclplus.errors import EvclplusError, SettingsError
 from evclplus.experiments.cli.data import data, data_fetch, data_prepare, data_show
 from evclplus.experiments.cli.describe import explain, init, list_
 from evclplus.experiments.cli.records import pack, report, track, watch
 from evclplus.experiments.cli.runs import compare, demo, run
 from evclplus.experiments.cli.search import tune
 from evclplus.experiments.cli.tables import check, reproduce
-from evclplus.experiments.cli.terminal import complain, output, reason
+from evclplus.experiments.cli.terminal import announce, complain, has_torchrun, output, reason
 from evclplus.signals import Stopped, watched
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -61,7 +61,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # whatever the encoding, no letter is an error
             stream.reconfigure(errors="replace")
-    with watched(complain) as signals:
+    with watched(announce) as signals:
         code = output.code(_main())
         signals.stop = None  # it was obeyed, or came after all was done
     sys.exit(code)
@@ -69,6 +69,10 @@ def main() -> None:
 
 def _main() -> int:
     try:
+        if has_torchrun() and sys.argv[1:2] not in (["run"], ["--help"], []):
+            raise SettingsError(
+                f"torchrun is for `evclplus run`; {sys.argv[1]} has processes of its own (--jobs)"
+            )
         return int(app(prog_name="evclplus", standalone_mode=False) or 0)
     except (EvclplusError, TyperException) as error:
         text = error.format_message() if isinstance(error, TyperException) else str(error)

@@ -1,5 +1,6 @@
 """Commands that train on one benchmark: run, compare and demo."""
 
+import logging
 import os
 from importlib import resources
 from pathlib import Path
@@ -48,10 +49,12 @@ def run(
     checkpoint_every: CheckpointEvery = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Run one experiment and write its record.json. After a stop, call again to go on."""
+    """Run one experiment and write its record.json. After a stop, call again to go on. torchrun
+    runs it on several processes."""
     from evclplus.experiments.display import TrainingBar
     from evclplus.experiments.record import RECORD
-    from evclplus.experiments.run import run_into
+    from evclplus.experiments.run import cut, run_into
+    from evclplus.ranks import joined, launched
 
     _flush_denormal()
     use_data_dir(data_dir)
@@ -59,9 +62,15 @@ def run(
     folder = out or Path("runs", grid.benchmark, method, f"seed-{seed}")
     every = every_of(checkpoint_every)
     experiment = grid.experiment(method, seed)
+    if launched():
+        experiment = cut(experiment)
     try:
-        with TrainingBar(console) as bar:
-            record = run_into(folder, experiment, bar, typed_command(), overwrite, every)
+        with joined() as ranks:
+            if not ranks.writes:
+                console.quiet = True
+                logging.getLogger("evclplus").setLevel(logging.ERROR)
+            with TrainingBar(console) as bar:
+                record = run_into(folder, experiment, bar, typed_command(), overwrite, every)
     except Stopped as stopped:
         raise stopped_exit(stopped, "what was learned is saved") from None
     show([record])

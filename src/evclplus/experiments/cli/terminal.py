@@ -82,12 +82,28 @@ def typed_command() -> str:
 
 
 def complain(message: str) -> None:
-    print(f"evclplus: {' '.join(printable(message).split())}", file=sys.stderr)
+    who = "evclplus" if _rank() == "0" else f"evclplus, process {_rank()}"
+    print(f"{who}: {' '.join(printable(message).split())}", file=sys.stderr)
+
+
+def announce(message: str) -> None:
+    """What one of several processes says for all of them."""
+    if _rank() == "0":
+        complain(message)
+
+
+def _rank() -> str:
+    """Which of torchrun's processes this is."""
+    return os.environ.get("RANK", "0") if has_torchrun() else "0"
+
+
+def has_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def stopped_exit(stopped: Stopped, kept: str) -> typer.Exit:
     """Say what is there after a stop; the exit code is the signal's."""
-    complain(f"{reason(stopped)}: {kept}; call again to go on")
+    announce(f"{reason(stopped)}: {kept}; call again to go on")
     return typer.Exit(128 + stopped.number)
 
 
