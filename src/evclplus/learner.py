@@ -476,11 +476,11 @@ class Learner:
         new = examples.head not in self.outputs_seen or narrow
         with torch.inference_mode(False):
             by = self._with_head(examples)[:2] if new else None
-        values = self._inputs(examples)
-        probabilities, _ = self._answers.probabilities(
-            values, examples.head, outputs, self._samples(None), by
-        )
-        return scores(probabilities, examples.labels)
+        asked = examples.head, outputs, self._samples(None), by
+        found = [
+            self._answers.probabilities(self._inputs(some), *asked)[0] for some in examples.parts()
+        ]
+        return scores(torch.cat(found), examples.labels)
 
     def _score_untold(self, examples: Examples, task: Task) -> tuple[Scores, float]:
         """Scores where the head has to be chosen, and how often it was the right one."""

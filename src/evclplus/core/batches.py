@@ -15,6 +15,9 @@ from evclplus.core.likelihoods import Classification, Likelihood
 VECTOR = 16
 """Numbers that a processor computes with at once."""
 
+MOST_GATHERED = 2**30
+"""Bytes of a task that is copied so that its batches are read faster."""
+
 Part = tuple[Examples, Tensor]
 """Some of the examples, by their positions."""
 
@@ -73,9 +76,9 @@ class Source:
 
     def ready(self, device: torch.device) -> "Source":
         """The same where it is read from again and again. Several tasks keep to the shared store:
-        every one of them would be a copy."""
+        every one of them would be a copy. So does one that is large, perhaps on disk."""
         examples = self.examples
-        if len(examples) == 1:
+        if len(examples) == 1 and examples[0].nbytes <= MOST_GATHERED:
             examples = (examples[0].gathered(),)
         return replace(self, examples=tuple(one.on(device) for one in examples))
 

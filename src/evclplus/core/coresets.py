@@ -1,5 +1,7 @@
 """Which examples of a task to keep."""
 
+from collections.abc import Sized
+
 import torch
 from torch import Tensor
 
@@ -7,7 +9,7 @@ CANDIDATES = 1024
 """Rows looked at for every centre; few enough to stay in a processor's cache."""
 
 
-def random_subset(x: Tensor, size: int, generator: torch.Generator) -> Tensor:
+def random_subset(x: Sized, size: int, generator: torch.Generator) -> Tensor:
     """The indices of `size` rows drawn without replacement."""
     return torch.randperm(len(x), generator=generator)[:size]
 

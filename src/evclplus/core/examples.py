@@ -1,6 +1,7 @@
 """Labelled inputs: rows of a store that several tasks may share, and the head that answers them."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -18,6 +19,10 @@ Smaller parts stay in a processor's cache; the activations of pictures are large
 
 NUMBERS_PER_TOKEN = 256
 """A token becomes a vector of hundreds of numbers, in every layer of a transformer."""
+
+
+NUMBERS_IN_MEMORY = 2**26
+"""Of inputs that are predicted for together; there may be more than memory has room for."""
 
 
 def rows_at_once(inputs: Tensor) -> int:
@@ -142,6 +147,11 @@ class Examples:
     def input_size(self) -> int:
         return prod(self.input_shape)
 
+    @property
+    def nbytes(self) -> int:
+        """What all of them take, as stored."""
+        return len(self) * self.input_size * self.store.element_size()
+
     def inputs(self, index: Tensor | None = None) -> Tensor:
         """Network input for the examples at `index`, or for all of them."""
         return self.view.convert(self.stored(index))
@@ -159,6 +169,15 @@ class Examples:
         rows = index if self.rows is None else self.rows[index]
         answers = None if self.answers is None else self.answers[index]
         return replace(self, labels=self.labels[index], rows=rows, answers=answers)
+
+    def parts(self) -> Iterator["Examples"]:
+        """One after the other, as many at once as memory surely has room for; mostly all."""
+        rows = max(1, NUMBERS_IN_MEMORY // max(1, self.input_size))
+        if len(self) <= rows:
+            yield self
+            return
+        for index in torch.arange(len(self)).split(rows):
+            yield self.take(index)
 
     def without(self, index: Tensor) -> "Examples":
         """All examples but those at `index`."""

@@ -128,7 +128,9 @@ class Coreset(Method):
                 f"a coreset of {quota} leaves nothing to train on in a task of {len(task)} "
                 "examples; set coreset_size lower"
             )
-        chosen = SELECTIONS[self.selection](task.inputs(), quota, lesson.generator("coreset"))
+        # Inputs may be more than memory has room for, and who draws at random needs none.
+        seen = task.labels if self.selection == "random" else task.inputs()
+        chosen = SELECTIONS[self.selection](seen, quota, lesson.generator("coreset"))
         # Both selections put the best first, so a smaller quota keeps a prefix.
         older = [kept.take(torch.arange(min(quota, len(kept)))) for kept in stored]
         return chosen, tuple(one.materialised() for one in (*older, task.take(chosen)))

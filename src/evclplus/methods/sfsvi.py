@@ -119,7 +119,7 @@ class FunctionSpaceVI(Method):
         stored: tuple[Examples, ...] = start.memory.stored
         if self.stored_points:
             generator = lesson.generator("context")
-            chosen = random_subset(lesson.task.inputs(), self.stored_points, generator)
+            chosen = random_subset(lesson.task, self.stored_points, generator)
             stored = (*stored, lesson.task.take(chosen).materialised())
         return Context(stored)
 

@@ -96,7 +96,7 @@ class TDVCL(Variational):
     def end(self, lesson: Lesson, start: Start, trained: Trained) -> Past:
         past, task, n = start.memory, lesson.task, self.steps
         generator = lesson.generator("stored")
-        chosen = task.take(random_subset(task.inputs(), self.stored, generator)).materialised()
+        chosen = task.take(random_subset(task, self.stored, generator)).materialised()
         return Past(
             trained.q,
             past.older[: n - 1],

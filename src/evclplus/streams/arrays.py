@@ -1,14 +1,20 @@
 """What users give as inputs and labels, checked and turned into tensors."""
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from evclplus.core.examples import rows_at_once
 from evclplus.errors import DataError
+
+AS_THEY_ARE = (torch.float32, torch.uint8, torch.int64)
+"""Types of inputs that are not converted."""
 
 Pair = tuple[Any, Any]
 """Inputs and integer labels, each a numpy array, a torch tensor or a nested list."""
@@ -80,6 +86,8 @@ def tensor_of(values: Any, what: str) -> Tensor:
         return values.detach().cpu()
     try:
         array = np.asarray(values)
+        if isinstance(values, np.memmap) and array.flags.c_contiguous and array.dtype.isnative:
+            return _mapped(array)
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
         if not array.flags.writeable:
@@ -92,8 +100,20 @@ def tensor_of(values: Any, what: str) -> Tensor:
         ) from None
 
 
+def _mapped(array: NDArray[Any]) -> Tensor:
+    """An array on disk stays there, whoever may write to it: nobody here does."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable")
+        return torch.from_numpy(array)
+
+
 def inputs_of(values: Any, what: str) -> Tensor:
     store = tensor_of(values, f"the inputs of {what}")
+    if isinstance(values, np.memmap) and store.dtype not in AS_THEY_ARE:
+        raise DataError(
+            f"the inputs of {what} are an array on disk of type {values.dtype}, which would have "
+            "to be converted in memory; store it as float32, uint8 or int64, or pass np.array(x)"
+        )
     if store.ndim < 2:
         raise DataError(
             f"the inputs of {what} have the shape {tuple(store.shape)};"
@@ -115,7 +135,8 @@ def inputs_of(values: Any, what: str) -> Tensor:
 
 
 def _check_finite(store: Tensor, what: str) -> None:
-    bad = ~torch.isfinite(store.flatten(1)).all(dim=1)
+    rows = store.flatten(1).split(rows_at_once(store))
+    bad = torch.cat([~torch.isfinite(some).all(dim=1) for some in rows])
     if bad.any():
         first = int(bad.nonzero()[0])
         raise DataError(

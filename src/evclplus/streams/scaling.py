@@ -14,6 +14,10 @@ Scaling = Literal["unit", "centred", "symmetric", "standard", "raw"]
 standard deviation 1 over the training split. raw: as stored."""
 
 
+MOST_AT_ONCE = 2**24
+"""Numbers added up together."""
+
+
 def default_scaling(train: Labelled) -> Scaling:
     """Bytes are pixels, unless they are all 0 or 1; what a user scaled already stays as it is."""
     is_pixels = train.store.dtype == torch.uint8 and int(train.store.max()) > 1
@@ -38,7 +42,8 @@ def scaled_view(train: Labelled, scaling: Scaling, max_value: float = 255.0) -> 
 def mean_and_deviation(split: Labelled) -> tuple[float, float]:
     """Over all values of the split's rows, exact for bytes: sums of integers do not round."""
     total = square = 0.0
-    for rows in split.rows.split(4096):
+    each = prod(split.store.shape[1:])
+    for rows in split.rows.split(min(4096, max(1, MOST_AT_ONCE // each))):
         values = split.store[rows]
         if values.dtype == torch.uint8:
             wide = values.to(torch.int64)
@@ -47,6 +52,6 @@ def mean_and_deviation(split: Labelled) -> tuple[float, float]:
         else:
             total += float(values.double().sum())
             square += float(values.double().square().sum())
-    count = len(split) * prod(split.store.shape[1:])
+    count = len(split) * each
     mean = total / count
     return mean, max(square / count - mean * mean, 0.0) ** 0.5
