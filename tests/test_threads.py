@@ -89,8 +89,10 @@ def dropping() -> nn.Module:
 
 
 def test_learners_that_drop_out_in_two_threads_follow_their_seeds() -> None:
+    network = dropping()  # before there are threads: it is drawn from the one global state
+
     def learn(seed: int) -> Tensor:
-        learner = ec.Learner(dropping(), "finetune", seed=seed, epochs=20, batch_size=10)
+        learner = ec.Learner(network, "finetune", seed=seed, epochs=20, batch_size=10)
         return learner.learn(blobs()[0]).q.mean
 
     state = torch.get_rng_state()

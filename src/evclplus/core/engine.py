@@ -213,7 +213,7 @@ class State:
     def named(self, rows: Tensor, names: Sequence[str], at_mean: bool) -> list[Tensor]:
         """These weights' parts of `weights` or of a gradient: (2, *shape) for Gaussian ones, unless
         only the means learn."""
-        gaussian = () if at_mean else self.layout.names[: self.layout.gaussian_names]
+        gaussian = () if at_mean else self.layout.gaussian
         pairs = self.layout.named(rows)
         return [pairs[name] if name in gaussian else pairs[name][0] for name in names]
 
@@ -242,7 +242,7 @@ def likelihood_gradient(
     A weight that comes as a pair of means and variances is drawn with the noise of the seed."""
     leaves = [tensor.detach().requires_grad_() for tensor in tensors]
     layout = problem.network.layout
-    gaussian = set() if problem.at_mean else set(layout.names[: layout.gaussian_names])
+    gaussian = frozenset[str]() if problem.at_mean else layout.gaussian
     pairs = {name: leaf for name, leaf in zip(names, leaves, strict=True) if name in gaussian}
     weights = Weights(
         {

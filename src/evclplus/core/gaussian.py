@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice, takewhile
 from math import prod
 
 import torch
@@ -34,6 +35,11 @@ class Layout:
         """The length of a vector of variances."""
         return sum(self.sizes[: self.gaussian_names])
 
+    @cached_property
+    def gaussian(self) -> frozenset[str]:
+        """The names that have a variance."""
+        return frozenset(self.names[: self.gaussian_names])
+
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """The named parts of a flat vector, as views of it, or of each row of a matrix."""
         count = len(self.names) if vector.shape[-1] == self.total else self.gaussian_names
@@ -46,10 +52,19 @@ class Layout:
         """`rest`, a vector over another layout, with the values of `vector` for every weight that
         both have. A parameter may have become longer there: its first rows are the old ones."""
         result = rest.clone()
-        after = into.named(result)
-        for name, value in self.named(vector).items():
+        parts, after = self.named(vector), into.named(result)
+        # Mostly a head more has come, and all that was before it is where it was.
+        pairs = zip(parts.items(), after.items(), strict=False)
+        same = list(takewhile(lambda pair: _is_same(*pair), pairs))
+        length = sum(self.sizes[: len(same)])
+        result[..., :length] = vector[..., :length]
+        for name, value in islice(parts.items(), len(same), None):
             after[name][tuple(slice(size) for size in value.shape)] = value
         return result
+
+
+def _is_same(one: tuple[str, Tensor], other: tuple[str, Tensor]) -> bool:
+    return one[0] == other[0] and one[1].shape == other[1].shape
 
 
 @dataclass(frozen=True)

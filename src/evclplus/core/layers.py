@@ -1,5 +1,6 @@
 """Linear and convolution in their local form: they sample pre-activations, not weights."""
 
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
@@ -49,6 +50,17 @@ class LocalLayer(nn.Module, ABC):
     @abstractmethod
     def operation(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The layer as a function of its input and weights."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "LocalLayer":
+        """As everybody's, but quick: a network may have a thousand heads. All that can change in
+        such a layer are dicts."""
+        made: LocalLayer = self.__new__(type(self))
+        memo[id(self)] = made
+        for name, value in vars(self).items():
+            is_filled = isinstance(value, dict) and len(value) > 0
+            empty = type(value)() if isinstance(value, dict) else value
+            vars(made)[name] = copy.deepcopy(value, memo) if is_filled else empty
+        return made
 
     def load(self, weights: Loaded) -> None:
         self.__dict__["loaded"] = weights  # nn.Module's own assignment is slow

@@ -128,6 +128,7 @@ class BayesianNetwork:
         self.changes_input: bool | None = None
         """Whether the module works on its input in place; None: it was not asked yet."""
         self._passes = Passes()
+        self._used: dict[tuple[int, ...], list[str]] = {}
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -146,6 +147,7 @@ class BayesianNetwork:
             gaussian_names=sum(not self.is_point(name) for name in names),
         )
         self.local_layers |= _make_layers_local(self.skeleton)
+        self._used = {}
 
     def is_point(self, name: str) -> bool:
         """Whether a parameter has no variance."""
@@ -310,7 +312,7 @@ class BayesianNetwork:
         if isinstance(weights, MeanField):
             weights = self.weights(weights)
         noise, before = weights.noise, 0 if weights.noise is None else weights.noise.used
-        layers = {path: self.loaded(path, weights) for path in self.local_layers}
+        layers = {path: self.loaded(path, weights) for path in self._layers_for(head)}
         output = self._run(layers, self._drawn(weights), x, head, held, training)
         if output is not None:
             return output
@@ -345,7 +347,7 @@ class BayesianNetwork:
                 weights = self.weights(q, noise)
                 layers = {
                     path: layers.get(path) or self.loaded(path, weights)
-                    for path in self.local_layers
+                    for path in self._layers_for(head)
                 }
                 for loaded in layers.values():
                     loaded.data, loaded.noise = x, noise
@@ -359,6 +361,20 @@ class BayesianNetwork:
         if not isinstance(module, MultiHead):
             return list(self.layout.names)
         return [name for name in self.layout.names if module.uses(head, name)]
+
+    def _layers_for(self, head: int | Sequence[int]) -> list[str]:
+        """The local layers that an answer of these heads may use. There may be a thousand heads."""
+        module, heads = self.skeleton, (head,) if isinstance(head, int) else tuple(head)
+        if not isinstance(module, MultiHead):
+            return list(self.local_layers)
+        if heads not in self._used:
+            wanted = heads or (-1,)  # without a head, the body's
+            self._used[heads] = [
+                path
+                for path in self.local_layers
+                if any(module.uses(one, f"{path}.") for one in wanted)
+            ]
+        return self._used[heads]
 
     def loaded(self, path: str, weights: Weights) -> Loaded:
         """What a layer needs of the weights; frozen parameters keep their value."""
@@ -399,7 +415,7 @@ class BayesianNetwork:
         meanwhile is made by a copy of it.
         """
         with self._passes.turn(self) as one:
-            if one.local_layers.keys() != layers.keys():  # another thread has found one unfit
+            if not layers.keys() <= one.local_layers.keys():  # another thread found one unfit
                 return None
             output = one._pass(layers, values, x, head, held, training)
         unfit = [path for path, loaded in layers.items() if loaded.calls > 1 or loaded.read]
@@ -420,8 +436,8 @@ class BayesianNetwork:
     ) -> Tensor:
         if self.skeleton.training != training:
             self.skeleton.train(training)
-        for path, layer in self.local_layers.items():
-            layer.load(layers[path])
+        for path, loaded in layers.items():
+            self.local_layers[path].load(loaded)
         given, looks = x, self.changes_input is None and not x.is_inference()
         if x.is_floating_point():
             x = x.to(self.dtype)
@@ -437,8 +453,8 @@ class BayesianNetwork:
                 functional_call(self.skeleton, values, inputs) if values else self.skeleton(*inputs)
             )
         finally:
-            for layer in self.local_layers.values():
-                layer.load(NOTHING)
+            for path in layers:
+                self.local_layers[path].load(NOTHING)
         if looks:
             self.changes_input = x._version != version
         return output
@@ -451,6 +467,7 @@ class BayesianNetwork:
     def _sample_weights_of(self, path: str) -> None:
         """Make a local layer a plain one again, whose weights are sampled."""
         layer = self.local_layers.pop(path)
+        self._used = {}
         plain = {local: plain for plain, local in LOCAL_LAYERS.items()}[type(layer)]
         layer.__class__ = plain  # type: ignore[assignment]
 
