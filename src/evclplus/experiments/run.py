@@ -99,24 +99,26 @@ def run_into(
     than a minute leaves checkpoints: called again, it goes on. A finished record, and an
     unfinished run with other settings, is not overwritten unless asked.
     """
-    _refuse_finished(folder, overwrite)
+    refuse_finished(folder, overwrite)
     clock = Clock()
     with clock("data"):
         resolved = resolve(experiment)  # bad settings are refused before anything is written
     with only_writer(folder):
-        _refuse_finished(folder, overwrite)  # another one may have been here meanwhile
+        refuse_finished(folder, overwrite)  # another one may have been here meanwhile
         if overwrite:
             clear(folder)
         check_unfinished(folder, resolved.experiment)
-        return _run(resolved, clock, callback, command, folder, every, finish=_finish)
+        return _run(resolved, clock, callback, command, folder, every, finish=finish)
 
 
-def _finish(record: Record, folder: Path) -> None:
+def finish(record: Record, folder: Path) -> None:
+    """Leave a record in place of what a run needed while it was not complete."""
     record.write(folder)
     clear(folder)
 
 
-def _refuse_finished(folder: Path, overwrite: bool) -> None:
+def refuse_finished(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that has a record."""
     if not overwrite and find_record(folder) is not None:
         raise FileError(f"{folder} has a finished record; pass --overwrite or another --out")
 
