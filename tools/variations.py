@@ -11,7 +11,8 @@ from rich.console import Console
 from evclplus.experiments.compare import Cell, cells, split_finished
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.display import ComparisonBars
-from evclplus.experiments.pool import work_through
+from evclplus.experiments.executors.local import Processes
+from evclplus.experiments.executors.loop import work_through
 from evclplus.experiments.report.statistics import paired_difference, spread
 from evclplus.experiments.store import find_record
 from evclplus.files import make_folder, write_atomically
@@ -47,7 +48,7 @@ def vary(
     make_folder(out)
     if todo:
         with ComparisonBars(console, len(todo)) as bars:
-            work_through(todo, os.cpu_count() or 1, bars, shlex.join(command))
+            work_through(todo, Processes(os.cpu_count() or 1), bars, shlex.join(command))
     text = f"{heading}\n\n{_table(variations, runs)}"
     write_atomically(out / "table.md", text)
     console.print(text, soft_wrap=True)

@@ -18,6 +18,10 @@ from evclplus.files import make_folder
 LOCK = ".lock"
 
 
+class BusyError(FileError):
+    """Somebody else has the lock."""
+
+
 @contextmanager
 def only_writer(folder: Path, name: str = LOCK) -> Iterator[None]:
     """Hold the lock of a folder, or refuse in one line that names who has it."""
@@ -77,7 +81,7 @@ def _lock(handle: int, path: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise FileError(
+        raise BusyError(
             f"{path.parent} is being written by {_holder(path)}; wait for it, stop it or choose "
             "another folder"
         ) from None

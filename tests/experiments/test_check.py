@@ -15,6 +15,7 @@ from evclplus.experiments import checks
 from evclplus.experiments.check import BEGIN, END, Outcome, markdown, write_page
 from evclplus.experiments.checks import CHECKS, Check, Protocol, chosen
 from evclplus.experiments.cli import main
+from evclplus.experiments.executors.base import Outcome as Came
 from evclplus.experiments.store import find_records
 from evclplus.methods import method
 from evclplus.methods.base import training_for
@@ -141,7 +142,7 @@ def test_a_record_with_other_settings_does_not_count(
 ) -> None:
     monkeypatch.setattr(checks, "CHECKS", {EASY.name: EASY})
     (cell,) = checking.check_cells([EASY], [0], tmp_path)
-    cell.run(Callback(), "test")
+    cell.receive(Came(cell.work()(cell.folder, Callback(), "test")))
     (outcome,) = checking.outcomes([cell])
     assert len(outcome.commits) == 1
     other = replace(EASY, training={"learning_rate": 1e-4})

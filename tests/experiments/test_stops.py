@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from optuna.trial import FixedTrial
 from rich.console import Console
 
 from evclplus.callbacks import Callback, LazyTerms
@@ -17,10 +16,11 @@ from evclplus.experiments import tune as tuning
 from evclplus.experiments.compare import cells, split_finished
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.display import ComparisonBars
+from evclplus.experiments.executors.local import Processes
 from evclplus.experiments.record import Record
 from evclplus.experiments.run import run, run_into
 from evclplus.experiments.spaces import start_of
-from evclplus.experiments.tune import Search, score
+from evclplus.experiments.tune import Search, chosen_of, score
 from evclplus.locks import only_writer
 from evclplus.settings import Training
 from tests.experiments.test_cli import QUICK, evclplus
@@ -132,21 +132,22 @@ def test_a_second_search_of_a_journal_is_refused(tmp_path: Path) -> None:
         ComparisonBars(Console(), None) as bars,
         pytest.raises(FileError, match="is being written by process"),
     ):
-        tuning.tune([search], 1, 1, bars, print)
+        tuning.tune([search], 1, Processes(1), bars, print)
     assert not search.journal.exists()
 
 
 def test_a_trial_that_is_tried_again_goes_on(tmp_path: Path) -> None:
     search = Search("split-digits", "finetune", tmp_path, 1, runs=2, every="epoch")
-    trial = FixedTrial(start_of(search.method, search.space))
+    work = search.work(chosen_of(start_of(search.method, search.space)), {})
     whole, rest = Slow(), Slow()
-    expected = score(search, trial, whole)
+    expected = score(work, None, whole)
     with pytest.raises(StopError):
-        score(search, trial, After(3 * whole.steps // 4))
-    assert len(list(search.journal.parent.iterdir())) == 2
-    assert score(search, trial, rest) == expected
+        score(work, tmp_path, After(3 * whole.steps // 4))
+    assert len(list(tmp_path.iterdir())) == 2
+    assert score(work, tmp_path, rest) == expected
     assert rest.steps <= whole.steps // 2
-    assert list(search.journal.parent.iterdir()) == []
+    work.clear(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def begun(folder: Path, *words: str) -> "subprocess.Popen[str]":

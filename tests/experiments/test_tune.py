@@ -13,7 +13,8 @@ from typing import Any
 import optuna
 import pytest
 import torch
-from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
+from optuna.pruners import MedianPruner
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from evclplus.benchmarks.registry import benchmark
 from evclplus.callbacks import Callback
@@ -21,12 +22,23 @@ from evclplus.errors import DataError, FileError, SettingsError, TrainingError
 from evclplus.experiments import tune as tuning
 from evclplus.experiments.cli import main
 from evclplus.experiments.config import Experiment
+from evclplus.experiments.executors.base import Outcome
 from evclplus.experiments.presets import load_preset
 from evclplus.experiments.presets.best import Best, read_packed, write_preset
 from evclplus.experiments.run import run
 from evclplus.experiments.spaces import space_of, start_of
 from evclplus.experiments.store import find_records
-from evclplus.experiments.tune import FIRST_SEED, Search, TrialJob, chosen_of, score
+from evclplus.experiments.tune import (
+    FIRST_SEED,
+    Answer,
+    Search,
+    TrialJob,
+    TrialWork,
+    chosen_of,
+    falls_behind,
+    medians_of,
+    score,
+)
 from evclplus.learner import Learner
 from evclplus.methods import METHODS
 from evclplus.methods.base import training_for
@@ -38,6 +50,18 @@ from tests.experiments.test_cli import evclplus
 
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 QUICK = ("tune", "--benchmark", "split-digits", "--epochs-limit", "1", "--jobs", "1")
+
+
+def first_work(search: Search) -> TrialWork:
+    """What the first trial of a search does."""
+    return search.work(chosen_of(start_of(search.method, search.space)), {})
+
+
+def done(search: Search, study: optuna.Study) -> FrozenTrial:
+    """A trial asked for, done here and told."""
+    job = TrialJob(search, study, 1)
+    job.receive(Outcome(job.work()(None, Callback(), "")))
+    return job.outcome()
 
 
 def trials(folder: Path, method: str) -> list[FrozenTrial]:
@@ -194,14 +218,15 @@ def test_only_validation_data_and_unreported_seeds_are_used(
         tasks = tuple(replace(task, test=task.test.take(nothing)) for task in stream)
         return replace(stream, tasks=tasks)
 
-    trial = FixedTrial(start_of(search.method, search.space))
-    with_test_data = score(search, trial)
+    work = first_work(search)
+    with_test_data = score(work, None)
     monkeypatch.setattr("evclplus.experiments.run.benchmark", without_test)
-    assert score(search, trial) == with_test_data
+    assert score(work, None) == with_test_data
     assert seeds == [100, 101]
     with pytest.raises(SettingsError, match="seeds = 101 is wrong"):
         type(load_preset("tuned"))(benchmarks=("split-digits",), methods=("ewc",), seeds=101)
-    experiment = search.experiment(chosen_of(trial.params), FIRST_SEED)
+    experiment = work.experiments[0]
+    assert experiment.seed == FIRST_SEED
     with pytest.raises(DataError, match="no examples to be tested on"):
         run(experiment.model_copy(update={"evaluate_on": "test"}))
     monkeypatch.undo()
@@ -212,14 +237,12 @@ def test_only_validation_data_and_unreported_seeds_are_used(
     # A trial on test data is refused, whatever builds its experiment.
     monkeypatch.setattr(Search, "experiment", on_test)
     with pytest.raises(AssertionError, match="must not look at test data"):
-        score(search, trial)
+        score(first_work(search), None)
 
 
 def test_what_is_reported_ends_as_the_score(tmp_path: Path) -> None:
     search = Search("split-digits", "finetune", tmp_path, epochs_limit=1)
-    search.prepare()
-    TrialJob(search, 1).run(Callback(), "")
-    trial = TrialJob(search, 1).outcome(search.study())
+    trial = done(search, search.prepare())
     reported = [trial.intermediate_values[step] for step in range(5 * search.runs)]
     assert reported[-1] == pytest.approx(trial.value)
     records = [run(search.experiment(chosen_of(trial.params), seed)) for seed in search.seeds]
@@ -247,8 +270,7 @@ def test_a_hopeless_trial_is_stopped_before_it_has_learned_all(
         return learn(self, task, *others)
 
     monkeypatch.setattr(Learner, "learn", counted)
-    TrialJob(search, 1).run(Callback(), "")
-    trial = TrialJob(search, 1).outcome(search.study())
+    trial = done(search, study)
     assert trial.state == TrialState.PRUNED
     assert len(learned) == len(trial.intermediate_values) == tuning.UNPRUNED_TASKS + 1
     assert trial in search.study().get_trials(states=FINISHED)
@@ -262,7 +284,45 @@ def test_training_that_diverges_scores_zero(
 
     monkeypatch.setattr(tuning, "run", diverges)
     search = Search("split-digits", "finetune", tmp_path, epochs_limit=1)
-    assert score(search, FixedTrial(start_of(search.method, search.space))) == 0
+    assert score(first_work(search), None) == Answer(score=0.0)
+
+
+def test_who_falls_behind_is_who_optunas_median_pruner_stops() -> None:
+    numbers = torch.Generator().manual_seed(0)
+    pruner = MedianPruner(tuning.UNPRUNED_TRIALS, tuning.UNPRUNED_TASKS)
+    answers = []
+    for others in (0, 2, 3, 4, 7):
+        study = optuna.create_study(direction="maximize", pruner=pruner)
+        for number in range(others):
+            values = torch.rand(6, generator=numbers).tolist()
+            pruned = number == 3  # a trial that was stopped is not compared with
+            state = TrialState.PRUNED if pruned else TrialState.COMPLETE
+            steps = dict(enumerate(values[: 3 if pruned else 6]))
+            study.add_trial(create_trial(value=1.0, intermediate_values=steps, state=state))
+        for _ in range(10):
+            trial = study.ask()
+            medians = medians_of(study.trials)
+            reported: list[float] = []
+            for step, value in enumerate(torch.rand(6, generator=numbers).tolist()):
+                trial.report(value, step)
+                reported.append(value)
+                answers.append(falls_behind(reported, medians))
+                assert answers[-1] == trial.should_prune()
+            study.tell(trial, state=TrialState.FAIL)
+    assert 10 < sum(answers) < len(answers)
+
+
+def test_a_lost_trial_is_tried_again_and_a_failed_one_is_not(tmp_path: Path) -> None:
+    search = Search("split-digits", "ewc", tmp_path, epochs_limit=1)
+    study = search.prepare()
+    jobs = [TrialJob(search, study, number) for number in (1, 2)]
+    tried = [job.work().experiments for job in jobs]
+    jobs[0].receive(Outcome(error="its worker died", lost=True))
+    jobs[1].receive(Outcome(error="there is no data"))
+    study = search.prepare()
+    assert jobs[1].outcome().state == TrialState.FAIL
+    assert TrialJob(search, study, 3).work().experiments == tried[0]
+    assert TrialJob(search, study, 4).work().experiments not in tried
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -8,8 +8,8 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, Time
 from rich.progress import Progress as Bars
 
 from evclplus.callbacks import Callback, LazyTerms
+from evclplus.experiments.executors.base import Event, Job
 from evclplus.experiments.live import Live
-from evclplus.experiments.pool import Event, Job
 
 SECONDS_BETWEEN_DRAWINGS = 0.1
 
@@ -92,6 +92,9 @@ class ComparisonBars(AbstractContextManager["ComparisonBars"]):
         self.bars.update(bar, completed=event.step, total=event.steps, terms=event.text)
         if self.live is not None:
             self.live.moved(job.title, event.step, event.steps, event.text)
+
+    def told(self, line: str) -> None:
+        self.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def ended(self, job: Job, error: str | None) -> None:
         self.bars.remove_task(self.running.pop(id(job)))

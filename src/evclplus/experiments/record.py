@@ -121,9 +121,13 @@ class Record(BaseModel):
         commit = str(self.environment.get("commit"))
         return self.environment.get("dirty") is True or commit.endswith("-dirty")
 
+    def to_bytes(self) -> bytes:
+        """What is in its file."""
+        return f"{self.model_dump_json(by_alias=True, indent=1)}\n".encode()
+
     def write(self, folder: Path) -> Path:
         path = folder / RECORD
-        write_atomically(path, self.model_dump_json(by_alias=True, indent=1) + "\n")
+        write_atomically(path, self.to_bytes())
         return path
 
     @classmethod

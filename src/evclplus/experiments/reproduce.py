@@ -11,7 +11,8 @@ from evclplus.errors import FileError, SettingsError
 from evclplus.experiments import compare as comparison
 from evclplus.experiments.compare import Cell
 from evclplus.experiments.estimate import Estimate
-from evclplus.experiments.pool import Event, Listener, work_through
+from evclplus.experiments.executors.base import Event, Executor, Listener
+from evclplus.experiments.executors.loop import work_through
 from evclplus.experiments.presets import Preset
 from evclplus.experiments.record import Record
 from evclplus.experiments.report.across import RULE, Across, terminal
@@ -93,7 +94,7 @@ class Selection:
 def reproduce(
     selection: Selection,
     out: Path,
-    workers: int,
+    executor: Executor,
     bars: Listener[Cell],
     say: Callable[[str], None],
     command: str = "",
@@ -107,11 +108,11 @@ def reproduce(
         say(f"not tuned yet, so not run: {', '.join(selection.untuned)}")
     with only_writer(out):
         done, todo = comparison.split_finished(cells)
-        follower = _Follower(out, done, todo, workers, bars, say)
+        follower = _Follower(out, done, todo, executor, bars, say)
         if done:
             left = follower.time_left()
             say(f"{len(done)} of {len(cells)} runs are finished already and kept{left}")
-        return work_through(todo, workers, follower, command) if todo else []
+        return work_through(todo, executor, follower, command) if todo else []
 
 
 def write_reports(preset: Preset, out: Path) -> Table:
@@ -163,11 +164,11 @@ class _Follower:
         out: Path,
         done: Sequence[Cell],
         todo: Sequence[Cell],
-        workers: int,
+        executor: Executor,
         bars: Listener[Cell],
         say: Callable[[str], None],
     ) -> None:
-        self.out, self.workers, self.bars, self.say = out, workers, bars, say
+        self.out, self.executor, self.bars, self.say = out, executor, bars, say
         self.total = len(done) + len(todo)
         self.waiting = {cell.folder: cell for cell in todo}
         self.since: dict[Path, float] = {}
@@ -181,6 +182,9 @@ class _Follower:
 
     def moved(self, cell: Cell, event: Event) -> None:
         self.bars.moved(cell, event)
+
+    def told(self, line: str) -> None:
+        self.say(line)
 
     def ended(self, cell: Cell, error: str | None) -> None:
         del self.waiting[cell.folder], self.since[cell.folder]
@@ -212,4 +216,4 @@ class _Follower:
             (cell.experiment, now - self.since.get(folder, now))
             for folder, cell in self.waiting.items()
         )
-        return f"; about {self.estimate.left(left, self.workers)} left"
+        return f"; about {self.estimate.left(left, self.executor.room())} left"

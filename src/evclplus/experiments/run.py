@@ -112,26 +112,28 @@ def run_into(
     unfinished run with other settings, is not overwritten unless asked. Of several processes the
     first one writes.
     """
-    _refuse_finished(folder, overwrite)
+    refuse_finished(folder, overwrite)
     clock = Clock()
     with clock("data"):
         resolved = resolve(experiment)  # bad settings are refused before anything is written
     ranks = ranks_for(resolved.experiment.training)
     with only_writer(folder) if ranks.writes else nullcontext():
-        _refuse_finished(folder, overwrite)  # another one may have been here meanwhile
+        refuse_finished(folder, overwrite)  # another one may have been here meanwhile
         if overwrite and ranks.writes:
             clear(folder)
         ranks.gather()  # all of them see the folder as it is now
         check_unfinished(folder, resolved.experiment)
-        return _run(resolved, clock, callback, command, folder, every, finish=_finish)
+        return _run(resolved, clock, callback, command, folder, every, finish=finish)
 
 
-def _finish(record: Record, folder: Path) -> None:
+def finish(record: Record, folder: Path) -> None:
+    """Leave a record in place of what a run needed while it was not complete."""
     record.write(folder)
     clear(folder)
 
 
-def _refuse_finished(folder: Path, overwrite: bool) -> None:
+def refuse_finished(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that has a record."""
     if not overwrite and find_record(folder) is not None:
         raise FileError(f"{folder} has a finished record; pass --overwrite or another --out")
 

@@ -1,39 +1,43 @@
 """Choosing settings: a search per method, on validation data and seeds that are not reported.
 
 Every search is an Optuna study in a journal, a plain file of JSON lines, so it can be stopped
-and gone on with at any time. Each trial is a job of a worker process; every method gets the same
-number of trials, and trials that fall behind the median of the others are stopped early.
+and gone on with at any time. The driver alone asks the study and tells it; each trial is the job
+of a worker, here or elsewhere. Every method gets the same number of trials, and trials that fall
+behind the median of the others are stopped early.
 """
 
 import json
+import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import optuna
-from optuna.pruners import MedianPruner
 from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import BaseTrial, FrozenTrial, TrialState
+from pydantic import BaseModel
 
 from evclplus.benchmarks.registry import BENCHMARKS
 from evclplus.callbacks import Callback
 from evclplus.errors import FileError, TrainingError
-from evclplus.experiments.compare import cells
+from evclplus.experiments.compare import cells, gpus_of, place_name
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.environment import environment
 from evclplus.experiments.estimate import Estimate
-from evclplus.experiments.pool import Event, Listener, work_through
+from evclplus.experiments.executors.base import Event, Executor, Listener, Outcome
+from evclplus.experiments.executors.loop import work_through
 from evclplus.experiments.presets import Chosen
 from evclplus.experiments.presets.best import PACKED_SEARCHES, Best, read_packed, write_packed
 from evclplus.experiments.run import MINUTES, Results, run
 from evclplus.experiments.spaces import space_of, start_of
 from evclplus.files import make_folder, write_atomically
-from evclplus.locks import only_writer
+from evclplus.locks import BusyError, only_writer
 from evclplus.methods.space import Log, Space
 from evclplus.progress import Every
 
@@ -84,12 +88,6 @@ class Search:
     def space(self) -> Space:
         return space_of(self.method, self.epochs_limit)
 
-    def kept(self, experiment: Experiment) -> Path:
-        """Where a trial's run is kept while it is not complete. It has the name of its settings:
-        when it is tried again, it goes on."""
-        name = f"{self.method}-{experiment.fingerprint()}"
-        return self.journal.parent / name
-
     def experiment(self, chosen: Chosen, seed: int) -> Experiment:
         """A trial's run with one seed. It never sees test data."""
         return Experiment(
@@ -102,7 +100,16 @@ class Search:
             evaluate_on="validation",
         )
 
-    def study(self, sampler_seed: int = 0) -> optuna.Study:
+    @property
+    def home(self) -> Path:
+        """Where its trials are kept while they are not complete."""
+        return self.journal.parent
+
+    def work(self, chosen: Chosen, medians: Mapping[int, float]) -> "TrialWork":
+        experiments = tuple(self.experiment(chosen, seed) for seed in self.seeds)
+        return TrialWork(self.title, self.home, experiments, medians, self.every)
+
+    def study(self) -> optuna.Study:
         """The study in the journal, which is begun where there is none."""
         # Optuna's usual lock is a link to the journal's path. When that is relative, a lock that a
         # killed process has left is never recognised as old, and everyone waits for ever.
@@ -113,8 +120,6 @@ class Search:
                 study_name=self.title,
                 load_if_exists=True,
                 direction="maximize",
-                sampler=TPESampler(seed=sampler_seed),
-                pruner=MedianPruner(UNPRUNED_TRIALS, UNPRUNED_TASKS),
             )
             for trial in study.trials:
                 _check_trial(trial)
@@ -243,89 +248,163 @@ def _counted(study: optuna.Study) -> list[FrozenTrial]:
 
 
 @dataclass(frozen=True)
+class TrialWork:
+    """A trial as a worker sees it: runs that differ in their seed. Its answer is an `Answer`.
+
+    `medians` says what half of the complete trials had reached after each step: one that has less
+    falls behind. It is known when the trial begins, so a worker elsewhere has nobody to ask.
+    """
+
+    title: str
+    home: Path
+    experiments: tuple[Experiment, ...]
+    medians: Mapping[int, float]
+    every: Every
+
+    @property
+    def name(self) -> str:
+        parts = [platform.node(), str(self.home.absolute())]
+        return place_name(self.title, parts + [one.fingerprint() for one in self.experiments])
+
+    @property
+    def gpus(self) -> int:
+        return gpus_of(self.experiments[0])
+
+    def __call__(self, keep: Path | None, callback: Callback, command: str) -> bytes:
+        return score(self, keep, callback).model_dump_json().encode()
+
+    def clear(self, keep: Path) -> None:
+        for one in self.experiments:
+            shutil.rmtree(kept(keep, one), ignore_errors=True)
+
+
+def kept(keep: Path, experiment: Experiment) -> Path:
+    """Where a trial's run is kept while it is not complete. It has the name of its settings: when
+    it is tried again, it goes on."""
+    return keep / f"{experiment.method}-{experiment.fingerprint()}"
+
+
+class Answer(BaseModel):
+    """What came of a trial: what it reported after each task, and its score, or None when it fell
+    behind."""
+
+    reported: list[float] = []
+    score: float | None = None
+
+
+class _BehindError(Exception):
+    """A trial is not worth going on."""
+
+
+def score(work: TrialWork, keep: Path | None, callback: Callback | None = None) -> Answer:
+    """Average accuracy on validation data, mean over the seeds; 0 when training diverges.
+
+    What is reported on the way is the score with every accuracy that is not known yet counted as
+    zero. It grows with each task, as the median rule needs, and ends as the score.
+    """
+    runs = len(work.experiments)
+    answer, finished = Answer(), 0.0
+    for experiment in work.experiments:
+        tasks = BENCHMARKS[experiment.benchmark].tasks
+
+        def report(results: Results, before: float = finished, tasks: int = tasks) -> None:
+            assert results.side == "validation", "tuning must not look at test data"
+            seen = results.matrix("accuracy")[-1]
+            answer.reported.append((before + sum(seen) / tasks) / runs)
+            if falls_behind(answer.reported, work.medians):
+                raise _BehindError
+
+        try:
+            with _kept_alone(None if keep is None else kept(keep, experiment)) as folder:
+                record = run(experiment, callback, after_task=report, keep=folder, every=work.every)
+        except TrainingError:
+            return Answer(reported=answer.reported, score=0.0)
+        except _BehindError:
+            return answer
+        finished += record.average_accuracy
+    return Answer(reported=answer.reported, score=finished / runs)
+
+
+def falls_behind(reported: Sequence[float], medians: Mapping[int, float]) -> bool:
+    """Whether the best so far is less than what half of the others had at the same step."""
+    step = len(reported) - 1
+    return max(reported) < medians.get(step, 0.0)
+
+
+def medians_of(trials: Sequence[FrozenTrial]) -> dict[int, float]:
+    """For each step what half of the complete trials had reported; nothing for the first steps, or
+    when there are too few trials to compare with. The rule of Optuna's median pruner."""
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    if len(complete) < UNPRUNED_TRIALS:
+        return {}
+    steps = {step for trial in complete for step in trial.intermediate_values}
+    return {
+        step: median(
+            trial.intermediate_values[step]
+            for trial in complete
+            if step in trial.intermediate_values
+        )
+        for step in steps
+        if step >= UNPRUNED_TASKS
+    }
+
+
+@contextmanager
+def _kept_alone(folder: Path | None) -> Iterator[Path | None]:
+    """A folder that this process alone writes; none if a trial with the same settings has it."""
+    with ExitStack() as stack:
+        try:
+            if folder is not None:
+                stack.enter_context(only_writer(folder))
+        except BusyError:
+            folder = None
+        yield folder
+
+
+@dataclass(frozen=True)
 class TrialJob:
-    """One trial of a search, run by a worker process. `number` counts the jobs of a search."""
+    """One trial of a search. `number` counts the jobs of a search."""
 
     search: Search
+    study: optuna.Study
     number: int
+    asked: list[optuna.Trial] = field(default_factory=list)
+    """The trial, once it has begun."""
 
     @property
     def title(self) -> str:
         return f"{self.search.title} trial {self.number}"
 
-    def run(self, callback: Callback, command: str) -> None:
-        # Another seed for each trial: a worker begins its sampler anew every time.
-        study = self.search.study(sampler_seed=self.number)
+    def work(self) -> TrialWork:
+        """Ask the study what to try."""
+        # Another seed for each trial: a search that goes on draws the same as one that never
+        # stopped.
+        self.study.sampler = TPESampler(seed=self.number)
+        trial = self.study.ask()
+        self.asked.append(trial)
+        trial.set_user_attr("job", self.number)
+        chosen = suggest(trial, self.search.space)
+        return self.search.work(chosen, medians_of(self.study.trials))
 
-        def objective(trial: optuna.Trial) -> float:
-            trial.set_user_attr("job", self.number)
-            return score(self.search, trial, callback)
-
-        study.optimize(objective, n_trials=1)
-
-    def outcome(self, study: optuna.Study) -> FrozenTrial:
-        return next(
-            trial for trial in reversed(study.trials) if trial.user_attrs.get("job") == self.number
-        )
-
-
-def score(search: Search, trial: BaseTrial, callback: Callback | None = None) -> float:
-    """Average accuracy on validation data, mean over the seeds; 0 when training diverges.
-
-    What is reported on the way is the score with every accuracy that is not known yet counted as
-    zero. It grows with each task, as the pruner needs, and ends as the score.
-    """
-    chosen = suggest(trial, search.space)
-    experiments = [search.experiment(chosen, seed) for seed in search.seeds]
-    found = _score(search, trial, experiments, callback)
-    for one in experiments:
-        shutil.rmtree(search.kept(one), ignore_errors=True)
-    if found is None:
-        raise optuna.TrialPruned
-    return found
-
-
-def _score(
-    search: Search,
-    trial: BaseTrial,
-    experiments: Sequence[Experiment],
-    callback: Callback | None,
-) -> float | None:
-    """None when the trial falls behind and is not worth going on."""
-    tasks = BENCHMARKS[search.benchmark].tasks
-    finished = 0.0
-    for index, experiment in enumerate(experiments):
-
-        def report(results: Results, index: int = index, before: float = finished) -> None:
-            assert results.side == "validation", "tuning must not look at test data"
-            seen = results.matrix("accuracy")[-1]
-            trial.report(
-                (before + sum(seen) / tasks) / search.runs, step=index * tasks + len(seen) - 1
-            )
-            if trial.should_prune():
-                raise optuna.TrialPruned
-
-        try:
-            with _kept_alone(search.kept(experiment)) as keep:
-                record = run(experiment, callback, after_task=report, keep=keep, every=search.every)
-        except TrainingError:
-            return 0.0
-        except optuna.TrialPruned:
-            return None
-        finished += record.average_accuracy
-    return finished / search.runs
-
-
-@contextmanager
-def _kept_alone(folder: Path) -> Iterator[Path | None]:
-    """A folder that this process alone writes; none if a trial with the same settings has it."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(only_writer(folder))
-        except FileError:
-            yield None
+    def receive(self, outcome: Outcome) -> None:
+        """Tell the study. A trial whose worker is lost stays open: the next call tries it again."""
+        (trial,) = self.asked
+        if outcome.lost:
             return
-        yield folder
+        if outcome.error is not None:
+            self.study.tell(trial, state=TrialState.FAIL)
+            return
+        answer = Answer.model_validate_json(outcome.answer)
+        for step, value in enumerate(answer.reported):
+            trial.report(value, step)
+        if answer.score is None:
+            self.study.tell(trial, state=TrialState.PRUNED)
+        else:
+            self.study.tell(trial, answer.score)
+        self.search.work(chosen_of(trial.params), {}).clear(self.search.home)
+
+    def outcome(self) -> FrozenTrial:
+        return self.study.trials[self.asked[0].number]
 
 
 def suggest(trial: BaseTrial, space: Space) -> Chosen:
@@ -358,7 +437,7 @@ def chosen_of(values: dict[str, Any]) -> Chosen:
 def tune(
     searches: Sequence[Search],
     trials: int,
-    workers: int,
+    executor: Executor,
     bars: Listener[TrialJob],
     say: Callable[[str], None],
     command: str = "",
@@ -370,11 +449,11 @@ def tune(
     with ExitStack() as stack:
         for one in searches:  # two at once would take each other's trials for dead ones
             stack.enter_context(only_writer(one.journal.parent, f".{one.method}.lock"))
-        return _tune(searches, trials, workers, _Follower(plain, workers, bars, say, command))
+        return _tune(searches, trials, executor, _Follower(plain, executor, bars, say, command))
 
 
 def _tune(
-    searches: Sequence[Search], trials: int, workers: int, follower: "_Follower"
+    searches: Sequence[Search], trials: int, executor: Executor, follower: "_Follower"
 ) -> list[str]:
     say, command = follower.say, follower.command
     jobs: list[tuple[int, TrialJob]] = []
@@ -386,12 +465,13 @@ def _tune(
         if counted:
             say(f"{search.title}: {counted} of {trials} trials are finished already and kept")
         jobs += [
-            (counted + index, TrialJob(search, first + index)) for index in range(trials - counted)
+            (counted + index, TrialJob(search, study, first + index))
+            for index in range(trials - counted)
         ]
     # Trial by trial through all methods: a search that is stopped leaves them equally far.
     todo = [job for _, job in sorted(jobs, key=lambda pair: pair[0])]
     follower.waiting = list(todo)
-    failed = work_through(todo, workers, follower, command) if todo else []
+    failed = work_through(todo, executor, follower, command) if todo else []
     for search in searches:
         search.write_best(command)
     return failed
@@ -408,12 +488,12 @@ class _Follower:
     def __init__(
         self,
         plain: Mapping[str, Experiment],
-        workers: int,
+        executor: Executor,
         bars: Listener[TrialJob],
         say: Callable[[str], None],
         command: str,
     ) -> None:
-        self.plain, self.workers, self.command = plain, workers, command
+        self.plain, self.executor, self.command = plain, executor, command
         self.bars, self.say = bars, say
         self.estimate = Estimate()
         self.waiting: list[TrialJob] = []
@@ -425,13 +505,16 @@ class _Follower:
     def moved(self, job: TrialJob, event: Event) -> None:
         self.bars.moved(job, event)
 
+    def told(self, line: str) -> None:
+        self.say(line)
+
     def ended(self, job: TrialJob, error: str | None) -> None:
         self.waiting.remove(job)
         self.ended_jobs += 1
         self.bars.ended(job, error)
         if error is not None:
             return
-        trial = job.outcome(job.search.study())
+        trial = job.outcome()
         seconds = self.learn(job.search, trial)
         total = self.ended_jobs + len(self.waiting)
         self.say(
@@ -449,7 +532,7 @@ class _Follower:
         if not self.waiting:
             return ""
         left = [(self.plain[job.search.title], 0.0) for job in self.waiting]
-        return f"; about {self.estimate.left(left, self.workers)} left"
+        return f"; about {self.estimate.left(left, self.executor.room())} left"
 
 
 def _result(trial: FrozenTrial) -> str:

@@ -12,6 +12,7 @@ from evclplus.experiments.config import Grid, load_grid
 from evclplus.settings import nearest
 
 if TYPE_CHECKING:
+    from evclplus.experiments.executors.base import Executor
     from evclplus.progress import Every
 
 
@@ -62,6 +63,29 @@ Methods = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace finished results.")]
 Jobs = Annotated[
     int | None, typer.Option("--jobs", min=1, help="Processes at once; default: the cores.")
+]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="ray[://HOST:PORT]|slurm",
+        help="Where runs are made; default: processes of this machine.",
+    ),
+]
+Scratch = Annotated[
+    Path | None,
+    typer.Option(
+        "--scratch", help="With --on: folder for runs under way, best one that all nodes see."
+    ),
+]
+Slurm = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slurm",
+        metavar="KEY=VALUE",
+        help="With --on slurm: what a job asks for, e.g. timeout_min=120, slurm_partition=short, "
+        "mem_gb=4; may be given many times.",
+    ),
 ]
 
 CheckpointEvery = Annotated[
@@ -119,6 +143,19 @@ def check_methods(names: Sequence[str]) -> None:
     for name in names:
         if name not in METHODS:
             raise SettingsError(f"there is no method {name!r}; {nearest(name, METHODS)}")
+
+
+def executor_of(
+    jobs: int | None,
+    out: Path,
+    on: str | None = None,
+    scratch: Path | None = None,
+    slurm: Sequence[str] | None = None,
+) -> "Executor":
+    """Where runs are made: what --on and the options beside it say."""
+    from evclplus.experiments.executors.choose import executor_for
+
+    return executor_for(on, jobs, out, scratch, slurm or ())
 
 
 def every_of(text: str | None) -> "Every":

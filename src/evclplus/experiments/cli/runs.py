@@ -4,7 +4,7 @@ import logging
 import os
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,9 +19,13 @@ from evclplus.experiments.cli.options import (
     Jobs,
     MethodName,
     Methods,
+    On,
     Overwrite,
+    Scratch,
     Set,
+    Slurm,
     every_of,
+    executor_of,
     grid_of,
     names,
     use_data_dir,
@@ -32,6 +36,9 @@ from evclplus.experiments.config import MOST_SEEDS, Grid, load_grid
 from evclplus.locks import only_writer
 from evclplus.settings import LARGEST_SEED
 from evclplus.signals import Stopped
+
+if TYPE_CHECKING:
+    from evclplus.experiments.executors.base import Executor
 
 
 def run(
@@ -91,6 +98,9 @@ def compare(
     config: Config = None,
     assignments: Set = None,
     jobs: Jobs = None,
+    on: On = None,
+    scratch: Scratch = None,
+    slurm: Slurm = None,
     overwrite: Overwrite = False,
     checkpoint_every: CheckpointEvery = None,
     data_dir: DataDir = None,
@@ -101,7 +111,8 @@ def compare(
     grid = grid_of(config, assignments, benchmark, epochs, methods=named, seeds=seeds)
     if config is None:
         grid = _with_defaults(grid, methods=named, seeds=seeds)
-    _compare(grid, out, jobs, overwrite, checkpoint_every)
+    executor = executor_of(jobs, out, on, scratch, slurm)
+    _compare(grid, out, executor, overwrite, checkpoint_every)
 
 
 def demo(
@@ -114,7 +125,7 @@ def demo(
     """Four methods as they come learn handwritten digits, two classes a task: offline, a minute."""
     with resources.as_file(resources.files("evclplus.experiments") / "demo.toml") as file:
         grid = load_grid(file, {}, [])
-    _compare(grid, out, jobs, overwrite)
+    _compare(grid, out, executor_of(jobs, out), overwrite)
 
 
 def _with_defaults(grid: Grid, methods: tuple[str, ...] | None, seeds: int | None) -> Grid:
@@ -129,15 +140,15 @@ def _with_defaults(grid: Grid, methods: tuple[str, ...] | None, seeds: int | Non
 def _compare(
     grid: Grid,
     out: Path,
-    jobs: int | None,
+    executor: "Executor",
     overwrite: bool,
     checkpoint_every: str | None = None,
 ) -> None:
     """Run what is not finished, then report on all that is in the folder."""
     from evclplus.experiments import compare as comparison
     from evclplus.experiments.display import ComparisonBars
+    from evclplus.experiments.executors.loop import work_through
     from evclplus.experiments.live import Live
-    from evclplus.experiments.pool import work_through
     from evclplus.experiments.store import find_record
 
     cells = comparison.cells(grid.experiments(), out, overwrite, every_of(checkpoint_every))
@@ -148,10 +159,9 @@ def _compare(
         failed: list[str] = []
         try:
             if todo:
-                workers = jobs or os.cpu_count() or 1
-                live = Live(out, typed_command(), len(cells), workers)
+                live = Live(out, typed_command(), len(cells), executor.room())
                 with ComparisonBars(console, len(todo), live) as bars:
-                    failed = work_through(todo, workers, bars, typed_command())
+                    failed = work_through(todo, executor, bars, typed_command())
         except Stopped as stopped:
             kept = sum(find_record(cell.folder) is not None for cell in cells)
             raise stopped_exit(stopped, f"{kept} of {len(cells)} runs are finished") from None

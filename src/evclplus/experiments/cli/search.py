@@ -1,8 +1,7 @@
 """The command tune."""
 
-import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,13 +13,20 @@ from evclplus.experiments.cli.options import (
     DataDir,
     Jobs,
     Methods,
+    On,
+    Scratch,
+    Slurm,
     check_methods,
     every_of,
+    executor_of,
     names,
     use_data_dir,
 )
 from evclplus.experiments.cli.terminal import console, say, stopped_exit, typed_command
 from evclplus.signals import Stopped
+
+if TYPE_CHECKING:
+    from evclplus.experiments.executors.base import Executor
 
 MOST_TRIALS = 10_000
 
@@ -41,6 +47,9 @@ def tune(
         "results", "search"
     ),
     jobs: Jobs = None,
+    on: On = None,
+    scratch: Scratch = None,
+    slurm: Slurm = None,
     write_preset: Annotated[
         Path | None,
         typer.Option("--write-preset", help="TOML file for all settings found below --out."),
@@ -54,8 +63,9 @@ def tune(
     use_data_dir(data_dir)
     if benchmark is not None:
         named = names(methods) or tuple(TEN_METHODS.split(","))
+        executor = executor_of(jobs, out, on, scratch, slurm)
         _tune(
-            *(benchmark, named, trials, epochs_limit, seeds, out, jobs or os.cpu_count() or 1),
+            *(benchmark, named, trials, epochs_limit, seeds, out, executor),
             checkpoint_every,
         )
     if write_preset is not None:
@@ -72,7 +82,7 @@ def _tune(
     epochs_limit: int | None,
     seeds: int,
     out: Path,
-    workers: int,
+    executor: "Executor",
     checkpoint_every: str | None,
 ) -> None:
     try:
@@ -90,9 +100,9 @@ def _tune(
     every = every_of(checkpoint_every)
     searches = [tuning.Search(benchmark, name, out, epochs_limit, seeds, every) for name in methods]
     try:
-        live = Live(out, typed_command(), None, workers)
+        live = Live(out, typed_command(), None, executor.room())
         with ComparisonBars(console, None, live) as bars:
-            failed = tuning.tune(searches, trials, workers, bars, say, typed_command())
+            failed = tuning.tune(searches, trials, executor, bars, say, typed_command())
     except Stopped as stopped:
         raise stopped_exit(stopped, "every finished trial is kept") from None
     except OSError as error:  # optuna writes its journal itself

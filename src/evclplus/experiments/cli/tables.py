@@ -1,6 +1,5 @@
 """Commands that train for whole tables: reproduce and check."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +13,12 @@ from evclplus.experiments.cli.options import (
     Epochs,
     Jobs,
     Methods,
+    On,
     Overwrite,
+    Scratch,
+    Slurm,
     every_of,
+    executor_of,
     names,
     use_data_dir,
 )
@@ -42,6 +45,9 @@ def reproduce(
         Path | None, typer.Option("--out", help="Folder for all results; default results/PRESET.")
     ] = None,
     jobs: Jobs = None,
+    on: On = None,
+    scratch: Scratch = None,
+    slurm: Slurm = None,
     overwrite: Overwrite = False,
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Run nothing; write reports and tables again.")
@@ -62,12 +68,12 @@ def reproduce(
     out = out or Path("results", Path(preset).stem)
     failed: list[str] = []
     if not report_only:
-        workers = jobs or os.cpu_count() or 1
+        executor = executor_of(jobs, out, on, scratch, slurm)
         try:
-            live = Live(out, typed_command(), selection.count, workers)
+            live = Live(out, typed_command(), selection.count, executor.room())
             with ComparisonBars(console, None, live) as bars:
                 failed = reproduction.reproduce(
-                    *(selection, out, workers, bars, say, typed_command(), overwrite),
+                    *(selection, out, executor, bars, say, typed_command(), overwrite),
                     every_of(checkpoint_every),
                 )
         except Stopped as stopped:
@@ -91,6 +97,9 @@ def check(
         Path | None, typer.Option("--page", help="Markdown file to put the table into as well.")
     ] = None,
     jobs: Jobs = None,
+    on: On = None,
+    scratch: Scratch = None,
+    slurm: Slurm = None,
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Run nothing; write the table again.")
     ] = False,
@@ -101,8 +110,8 @@ def check(
     from evclplus.experiments import check as checking
     from evclplus.experiments.checks import chosen
     from evclplus.experiments.display import ComparisonBars
+    from evclplus.experiments.executors.loop import work_through
     from evclplus.experiments.live import Live
-    from evclplus.experiments.pool import work_through
 
     use_data_dir(data_dir)
     wanted = {one.name for one in chosen(systems or [])}
@@ -110,11 +119,11 @@ def check(
     todo = [cell for cell in every if cell.check.name in wanted and not checking.has_record(cell)]
     failed: list[str] = []
     if todo and not report_only:
-        workers = jobs or os.cpu_count() or 1
-        live = Live(out, typed_command(), None, workers)
+        executor = executor_of(jobs, out, on, scratch, slurm)
+        live = Live(out, typed_command(), None, executor.room())
         try:
             with only_writer(out), ComparisonBars(console, len(todo), live) as bars:
-                failed = work_through(todo, workers, bars, typed_command())
+                failed = work_through(todo, executor, bars, typed_command())
         except Stopped as stopped:
             raise stopped_exit(stopped, "every finished run is kept") from None
     found = checking.outcomes(every)

@@ -1,4 +1,4 @@
-"""The pool on jobs of its own: what fails, what is killed, what is told."""
+"""Processes on jobs of their own: what fails, what is killed, what is told."""
 
 import multiprocessing
 import os
@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from evclplus.callbacks import Callback
-from evclplus.errors import TrainingError
-from evclplus.experiments.pool import DIED, Event, work_through
+from evclplus.errors import FileError, TrainingError
+from evclplus.experiments.executors.base import Event, Outcome
+from evclplus.experiments.executors.local import DIED, Processes
+from evclplus.experiments.executors.loop import work_through
 
 
 @dataclass(frozen=True)
@@ -22,33 +24,53 @@ class Act:
     """A job that does what its title says and notes it in a folder."""
 
     title: str
-    folder: Path
+    home: Path
+    gpus = 0
 
-    def run(self, callback: Callback, command: str) -> None:
+    @property
+    def name(self) -> str:
+        return self.title.replace(" ", "-")
+
+    def work(self) -> "Act":
+        if self.title == "cannot begin":
+            raise FileError("there is no room for it")
+        return self
+
+    def receive(self, outcome: Outcome) -> None:
+        if self.title == "has no place to go":
+            raise FileError("the disk is full")
+        (self.home / f"{self.name}.answer").write_bytes(outcome.answer)
+
+    def __call__(self, keep: Path | None, callback: Callback, command: str) -> bytes:
         if self.title == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.title == "is killed while another program works for it":
             program = subprocess.Popen(["sleep", "600"])
-            (self.folder / "program").write_text(str(program.pid))
+            (self.home / "program").write_text(str(program.pid))
             os.kill(os.getpid(), signal.SIGKILL)
         if self.title == "is refused":
             raise TrainingError("the loss is not finite")
         if self.title == "has a bug":
             raise ZeroDivisionError("by zero")
         if self.title.startswith("waits"):
-            (self.folder / str(os.getpid())).touch()
+            (self.home / str(os.getpid())).touch()
             while True:
                 time.sleep(0.01)
         callback.start("training", 3)
         callback.advance(2, dict)
-        settings = (torch.get_num_threads(), os.environ["TORCHINDUCTOR_COMPILE_THREADS"], command)
-        (self.folder / self.title).write_text(repr(settings))
+        settings = (
+            torch.get_num_threads(),
+            os.environ.get("TORCHINDUCTOR_COMPILE_THREADS"),
+            command,
+        )
+        return repr(settings).encode()
 
 
 @dataclass
 class Heard:
     started_titles: list[str] = field(default_factory=list)
     events: dict[str, list[Event]] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
     errors: dict[str, str | None] = field(default_factory=dict)
 
     def started(self, job: Act) -> None:
@@ -57,6 +79,9 @@ class Heard:
     def moved(self, job: Act, event: Event) -> None:
         self.events.setdefault(job.title, []).append(event)
 
+    def told(self, line: str) -> None:
+        self.lines.append(line)
+
     def ended(self, job: Act, error: str | None) -> None:
         self.errors[job.title] = error
 
@@ -64,12 +89,17 @@ class Heard:
 def test_a_job_that_fails_or_is_killed_stops_no_other(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    titles = ["is killed", "one", "is refused", "has a bug", "two"]
+    titles = ["is killed", "one", "is refused", "has a bug", "cannot begin", "two"]
+    titles += ["has no place to go"]
     heard = Heard()
-    failed = work_through([Act(title, tmp_path) for title in titles], 2, heard, "a command")
+    failed = work_through(
+        [Act(title, tmp_path) for title in titles], Processes(2), heard, "a command"
+    )
     assert heard.started_titles == titles
     assert set(heard.errors) == set(titles)
     assert heard.errors["is killed"] == DIED
+    assert heard.errors["cannot begin"] == "there is no room for it"
+    assert heard.errors["has no place to go"] == "the disk is full"
     assert heard.errors["is refused"] == "the loss is not finite"
     assert (heard.errors["has a bug"] or "").startswith("ZeroDivisionError: by zero")
     assert "Traceback" in capfd.readouterr().err
@@ -77,8 +107,9 @@ def test_a_job_that_fails_or_is_killed_stops_no_other(
     assert sorted(failed) == sorted(
         f"{title}: {error}" for title, error in heard.errors.items() if error
     )
-    assert heard.events == {title: [Event(2, 3, "training")] for title in ("one", "two")}
-    assert (tmp_path / "two").read_text() == repr((1, "1", "a command"))
+    done = ("one", "two", "has no place to go")
+    assert heard.events == {title: [Event(2, 3, "training")] for title in done}
+    assert (tmp_path / "two.answer").read_text() == repr((1, "1", "a command"))
 
 
 class Slow(Heard):
@@ -94,7 +125,7 @@ class Slow(Heard):
 
 def test_a_worker_that_dies_between_two_jobs_is_replaced(tmp_path: Path) -> None:
     heard = Slow()
-    work_through([Act(title, tmp_path) for title in ("one", "two", "three")], 1, heard)
+    work_through([Act(title, tmp_path) for title in ("one", "two", "three")], Processes(1), heard)
     # Whether the executor has seen it when the next job comes is a matter of moments.
     assert heard.errors["two"] in (None, DIED)
     assert heard.errors["one"] is heard.errors["three"] is None
@@ -102,7 +133,9 @@ def test_a_worker_that_dies_between_two_jobs_is_replaced(tmp_path: Path) -> None
 
 def test_what_a_killed_worker_has_started_ends_with_it(tmp_path: Path) -> None:
     heard = Heard()
-    work_through([Act("is killed while another program works for it", tmp_path)], 1, heard)
+    work_through(
+        [Act("is killed while another program works for it", tmp_path)], Processes(1), heard
+    )
     assert list(heard.errors.values()) == [DIED]
     status = Path("/proc", (tmp_path / "program").read_text(), "stat")
     while status.exists() and status.read_text().split()[2] != "Z":
@@ -113,10 +146,11 @@ def test_what_a_killed_worker_has_started_ends_with_it(tmp_path: Path) -> None:
 def test_workers_end_with_their_parent(stop: signal.Signals, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from evclplus.experiments.pool import work_through\n"
-        "from tests.experiments.test_pool import Act, Heard\n"
+        "from evclplus.experiments.executors.local import Processes\n"
+        "from evclplus.experiments.executors.loop import work_through\n"
+        "from tests.experiments.test_processes import Act, Heard\n"
         "jobs = [Act(f'waits {number}', Path(sys.argv[1])) for number in range(3)]\n"
-        "if __name__ == '__main__': work_through(jobs, 2, Heard())\n"
+        "if __name__ == '__main__': work_through(jobs, Processes(2), Heard())\n"
     )
     script = tmp_path / "script.py"
     script.write_text(code)
