@@ -574,8 +574,9 @@ class Learner:
         samples    0: the mean network; else an ensemble of so many draws of the weights, with the
                    entropies of its answers. They are other draws than those of `predict`
         format     "onnx" (`pip install 'evclplus[export]'`) or "pt2", torch's own
-        example    network input, of which the shape is taken; not needed where `task` is a Task or
-                   the network is ready-made
+        example    network input, of which the shape is taken; not needed where `task` is a Task,
+                   whose inputs have it, or where the network is ready-made: `mlp(64, ...)` takes
+                   (inputs, 64)
         """
         if format not in get_args(Format):
             raise SettingsError(f"format = {format!r:.60} is wrong: one of onnx, pt2")
