@@ -50,7 +50,7 @@ def test_both_have_what_is_needed(built: Path) -> None:
     files = (path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc")
     assert inside >= {path.relative_to(package.parent).as_posix() for path in files}
     assert "evclplus/py.typed" in inside
-    assert "Requires-Python: >=3.11" in about
+    assert "Requires-Python: <3.14,>=3.11" in about
     assert not [one for one in inside if not one.startswith("evclplus")]
     with tarfile.open(built / f"{name}.tar.gz") as sdist:
         names = sdist.getnames()
