@@ -24,6 +24,10 @@ from pathlib import Path
 place = ec.Checkpoints(Path(tempfile.mkdtemp()), every="epoch")
 ec.Learner(ec.networks.mlp(64, [20]), epochs=2).learn(stream[0], checkpoint=place)
 """,
+    "Conformal": """
+sets = learner.conformal(stream[0], coverage=0.8)
+sets.sets(rows).shape, sets.labels(rows)[:3]
+""",
     "ContinualClassifier": """
 model = ec.ContinualClassifier((20,), epochs=2)
 model.partial_fit(x[:200], y[:200], classes=np.arange(10)).partial_fit(x[200:], y[200:])
@@ -55,6 +59,15 @@ body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 20), torch.nn
 ec.Learner(ec.MultiHead(body), epochs=2).learn(stream[0]).predict_proba(rows, task=0).shape
 """,
     "Regression": "ec.Learner(ec.networks.mlp(64, [20]), criterion=ec.Regression(std=0.1))",
+    "RegressionEvaluation": """
+numbers = y.astype("float32")
+t = ec.regression_task(x[:50], numbers[:50], name="monday", test=(x[50:], numbers[50:]))
+model = ec.Learner(ec.networks.mlp(64, [20]), criterion="regression", epochs=2).learn(t)
+model.evaluate_regression(t)
+""",
+    "RegressionScores": """
+ec.RegressionScores(root_mean_squared_error=0.5, negative_log_likelihood=1.0)
+""",
     "Scores": "learner.evaluate(stream[0]).scores[0]",
     "Stream": "len(stream), [task.name for task in stream], stream.scenario",
     "Task": """

@@ -313,7 +313,7 @@ def torch_uncertainty_layers(hidden: Sequence[int], x: Tensor, y: Tensor) -> Epo
             loss = criterion(inputs, targets)
             loss.backward()
             optimiser.step()
-            total += loss.detach()
+            total += loss.detach().sum()  # it has the shape (1,)
         return total.item()
 
     return epoch

@@ -31,6 +31,7 @@ MODULES = {
 
 
 def skip_without(package: str) -> None:
+    rivals.declare_torchvision_operators()
     try:
         import_module(MODULES[package])
     except Exception as error:  # a package may be there and not work with this torch
