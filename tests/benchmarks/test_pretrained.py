@@ -99,7 +99,12 @@ def test_colour_pictures_and_a_convnet_are_one_command(real_data: RealData) -> N
     page = (Path(__file__).parents[2] / "docs" / "pretrained.md").read_text()
     (line,) = re.findall(r"^    evclplus (run .*)", page, flags=re.MULTILINE)
     given = [word for word in line.split() if "=" in word]
-    small = ["stream.examples_per_task=40", "stream.tasks=2", "training.epochs=1"]
+    small = [
+        "stream.examples_per_task=40",
+        "stream.tasks=2",
+        "training.epochs=1",
+        "training.compile=off",
+    ]
     folder = real_data("cifar10").where.parent
     sets = [part for word in (*given, *small) for part in ("--set", word)]
     words = ["run", "--method", "finetune", "--benchmark", "split-cifar10", *sets]

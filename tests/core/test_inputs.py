@@ -46,6 +46,8 @@ def test_the_module_gets_what_was_packed() -> None:
     x = packed.pack(**inputs)
     assert (x.shape, x.dtype) == ((7, 6), torch.float32)
     assert torch.equal(packed(x), shop(**inputs))
+    flags = inputs | {"code": inputs["code"] > 4}
+    assert packed.pack(**flags)[:, 0].tolist() == flags["code"].tolist()
     # The order in which they are given is not the order in which they lie.
     assert torch.equal(packed.pack(**dict(reversed(inputs.items()))), x)
 

@@ -61,7 +61,8 @@ class SeveralInputs(nn.Module):
             return
         if values.is_floating_point() or values.is_complex():
             raise DataError(f"the input {name} is {values.dtype}; expected whole numbers")
-        if self.whole != self.shapes.keys() and int(values.abs().max()) > LARGEST_WHOLE:
+        beside_floats = self.whole != self.shapes.keys()
+        if beside_floats and bool((values.long().abs() > LARGEST_WHOLE).any()):
             raise DataError(
                 f"the input {name} goes beyond {LARGEST_WHOLE}, the largest whole number that can "
                 "lie beside floats; number its values anew"
