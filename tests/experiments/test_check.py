@@ -39,8 +39,7 @@ def test_every_check_has_settings_that_are_allowed(name: str) -> None:
     assert found.learning_rate == one.training.learning_rate
     assert found.optimiser == one.training.optimiser
     BENCHMARKS[one.benchmark].settings(**one.stream)
-    falls = CHECKS[name].protocol.name == "ucl-split"  # where the loss stands still, in the source
-    assert found.schedule == ("cosine" if falls else "constant")
+    assert found.schedule == "constant"
     assert 10 < CHECKS[name].accuracy < 100
 
 

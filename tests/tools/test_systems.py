@@ -39,6 +39,12 @@ def test_a_method_is_measured_once(tmp_path: Path) -> None:
     assert [one["method"] for one in again] == ["ewc", "finetune"]
 
 
+def test_a_method_that_makes_no_steps_takes_no_time(tmp_path: Path) -> None:
+    (found,) = measure(tmp_path / "costs.jsonl", ["generative"], 1, **TINY)
+    assert found["epoch"] == 0
+    assert found["finetune"] > 0
+
+
 def test_the_table_says_what_is_missing_and_what_cannot_be() -> None:
     preset = load_preset("systems")
     assert set(KEEPS) == set(preset.methods)

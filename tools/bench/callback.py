@@ -118,7 +118,8 @@ def epochs_by_turns(
 ) -> dict[int, dict[str, float]]:
     """Seconds of one steady epoch of ours and of each rival's turn, for each of the tasks.
 
-    Medians of at least `rounds` turns; a learner gives a few and then a new one begins.
+    Medians of at least `rounds` turns; a learner gives a few and then a new one begins. A method
+    that makes no steps takes no time.
     """
     turns = Turns(epochs, tasks, rivals)
     for work in rivals.values():
@@ -133,6 +134,6 @@ def epochs_by_turns(
         for task in stream.tasks[: max(tasks)]:
             learner.learn(task)
     return {
-        task: {name: median(seconds) for name, seconds in taken.items()}
+        task: {name: median(seconds or [0.0]) for name, seconds in taken.items()}
         for task, taken in turns.taken.items()
     }

@@ -346,11 +346,11 @@ def _ucl_checks() -> Iterator[Check]:
             "optimiser": "adam",
             "learning_rate": 1e-3,
             "std_rate": 1.0,
-            "schedule": "cosine",
+            "schedule": "constant",
         },
     )
     plateau = "theirs divides the rate by 3 where the training loss stands still, and goes back to "
-    plateau += "the best epoch; ours falls like a cosine"
+    plateau += "the best epoch"
     weights = f"{plateau}; first weights of the variance (1 - ratio) 2 / fan-in; ours: PyTorch's"
     dropped = f"{plateau}; drops out units"
     plain = {"optimiser": "sgd", "learning_rate": 0.05}

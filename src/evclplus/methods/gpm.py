@@ -70,10 +70,10 @@ class GradientProjectionMemory(Method):
     colour: ClassVar[str] = "#7B3F00"
     marker: ClassVar[str] = "_"
     memory_type: ClassVar[type] = Subspaces
-    space: ClassVar[Space] = TRAINING | {"energy": OneOf((0.9, 0.95, 0.97, 0.99, 0.999))}
+    space: ClassVar[Space] = TRAINING | {"energy": OneOf((0.8, 0.9, 0.95, 0.97, 0.99))}
 
     energy: float = Field(
-        0.95, gt=0, le=1, description="the part of what a layer receives that is left alone"
+        0.9, gt=0, le=1, description="the part of what a layer receives that is left alone"
     )
     projection_examples: int = Field(300, ge=1, description="examples that it is found with")
 

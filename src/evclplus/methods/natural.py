@@ -66,7 +66,7 @@ class NaturalVCL(Variational):
 
     @property
     def learning_rates(self) -> dict[Optimiser, float]:
-        return {"sgd": 0.05}  # 1 / a steps settle a weight: a task has a thousand or more
+        return {"sgd": 0.02}  # 1 / a steps settle a weight: a task has a thousand or more
 
     def initial(self, network: BayesianNetwork) -> MeanField:
         return network.initial(self.initial_variance or 1.0)
