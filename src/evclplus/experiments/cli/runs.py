@@ -1,7 +1,6 @@
 """Commands that train on one benchmark: run, compare and demo."""
 
 import logging
-import os
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
