@@ -169,6 +169,7 @@ def _run(
         except Stopped as stopped:
             if stopped.number != signal.SIGINT:
                 raise
+            signals.heard.clear()
             signals.stop = None  # it is obeyed: the task is cancelled, its worker goes on
             return Outcome(error="it was interrupted", lost=True)
     shutil.rmtree(keep, ignore_errors=True)
