@@ -21,7 +21,7 @@ class _Probe(PredictionNoise):
     """Noise that is zero, and that can be asked what it would have done."""
 
     def __init__(self) -> None:
-        self.used, self.leaves = 0, list[Tensor]()
+        self.used, self.kept, self.leaves = 0, None, list[Tensor]()
 
     def of_rows(self, tensor: Tensor) -> Tensor:
         self.leaves.append(torch.zeros_like(tensor).requires_grad_())

@@ -365,14 +365,13 @@ class BayesianNetwork:
     def _layers_for(self, head: int | Sequence[int]) -> list[str]:
         """The local layers that an answer of these heads may use. There may be a thousand heads."""
         module, heads = self.skeleton, (head,) if isinstance(head, int) else tuple(head)
-        if not isinstance(module, MultiHead):
+        if not isinstance(module, MultiHead) or not heads:  # the features may be anybody's
             return list(self.local_layers)
         if heads not in self._used:
-            wanted = heads or (-1,)  # without a head, the body's
             self._used[heads] = [
                 path
                 for path in self.local_layers
-                if any(module.uses(one, f"{path}.") for one in wanted)
+                if any(module.uses(one, f"{path}.") for one in heads)
             ]
         return self._used[heads]
 
