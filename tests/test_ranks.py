@@ -69,7 +69,7 @@ def torchrun(count: int, *arguments: str, restarts: int = 0) -> "subprocess.Pope
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
         start_new_session=True,
     )
 

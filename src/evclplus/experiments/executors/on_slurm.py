@@ -116,7 +116,7 @@ class OnSlurm:
             outcome = place.answer
             if outcome is None and over:
                 outcome = Outcome(error=_lost(place.job), lost=True)
-            if outcome is not None:
+            if outcome is not None and over:  # until then a job writes into its logs
                 del self.running[number]
                 self._forget(place, outcome)
                 yield number, outcome
@@ -134,9 +134,11 @@ class OnSlurm:
         if outcome.lost:
             (place.folder / JOB).unlink(missing_ok=True)
             return
+        # An answer may be that of a job which an earlier driver has queued.
+        job = str((_read(place.folder / JOB) or {}).get("id", ""))
         shutil.rmtree(place.folder, ignore_errors=True)
-        if place.job is not None and outcome.error is None:
-            for path in self.logs.glob(f"{place.job.job_id}_*"):
+        if outcome.error is None and job.isalnum():
+            for path in self.logs.glob(f"{job}_*"):
                 path.unlink(missing_ok=True)
 
     def save(self) -> None:
