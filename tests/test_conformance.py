@@ -49,7 +49,7 @@ def test_method_compiled(name: str) -> None:
 
 # Every method does so uncompiled, in check_method; these have every kind of memory and of step.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["evcl+", "ewc", "si", "er", "kfac", "vcl-random", "joint"])
+@pytest.mark.parametrize("name", ["evcl+", "ewc", "er", "vcl-random"])
 def test_method_compiled_goes_on_after_a_stop(name: str) -> None:
     check_goes_on_after_a_stop(build(name), compile="on", epochs=4)
 
