@@ -80,6 +80,8 @@ def work(rounds: int) -> dict[str, Any]:
                 ranks.gather()
                 both = seconds_a_step(network, shape, ranks, SHARDS)
                 turns.append([*alone, both, seconds_to_add_up(ranks, 2 * weights)])
+            if not ranks.writes:  # it has no times of its own
+                continue
             whole, cut, both, added = (min(some) for some in zip(*turns[1:], strict=True))
             found[name] = {
                 "weights": weights,
