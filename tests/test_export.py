@@ -120,3 +120,23 @@ def test_a_network_that_cannot_be_traced_leaves_no_file(tmp_path: Path) -> None:
         learner.export(tmp_path / "model.onnx", task=stream[0])
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+class Forgetful(nn.Module):
+    """It answers otherwise while it is written than afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x)
+        return found + 1 if torch.compiler.is_exporting() else found.flip(1)
+
+
+def test_a_file_that_would_answer_otherwise_is_not_written(tmp_path: Path) -> None:
+    learner = ec.Learner(Forgetful(), "ewc", epochs=1).learn(blobs()[0])
+    with pytest.raises(FileError, match="the file would give other answers than the learner") as e:
+        learner.export(tmp_path / "new" / "model.pt2", format="pt2")
+    assert str(e.value).count("cannot be written") == 1
+    assert not (tmp_path / "new").exists()
