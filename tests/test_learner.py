@@ -15,6 +15,8 @@ from evclplus.core.examples import Examples
 from evclplus.core.likelihoods import Regression
 from evclplus.core.noise import new_seeds
 from evclplus.errors import DataError, SettingsError, StateError, TrainingError
+from evclplus.methods.base import Lesson, Start
+from evclplus.methods.finetune import FineTune
 from evclplus.seeding import generator
 from tests.helpers import Convolutional, blobs, small_network
 
@@ -140,6 +142,22 @@ def test_heads_come_as_tasks_arrive() -> None:
             assert torch.equal(before[f"heads.{head}.weight"], after[f"heads.{head}.weight"])
     assert learner.evaluate(stream).average_accuracy > 0.9
     assert [learner.predict_proba(torch.zeros(1, 4), task).shape[1] for task in range(3)] == [2] * 3
+
+
+def test_a_method_is_told_how_many_earlier_tasks_share_the_head() -> None:
+    told = []
+
+    class Listening(FineTune):
+        def begin(self, lesson: Lesson) -> Start:
+            told.append(lesson.sharers)
+            return super().begin(lesson)
+
+    learner = ec.Learner(small_network(heads=()), Listening(), epochs=1)
+    rng = np.random.default_rng(0)
+    for number, head in enumerate((0, 1, 1, 0, 1)):
+        x, y = rng.normal(size=(20, 4)).astype(np.float32), np.arange(20) % 2
+        learner.learn(ec.task(x, y, name=str(number), outputs=2, head=head))
+    assert told == [0, 0, 1, 1, 2]
 
 
 def test_a_new_head_follows_the_seed_and_not_the_global_state() -> None:

@@ -333,6 +333,7 @@ class Learner:
             fit=trainer,
             likelihood=self.likelihood,
             seen=seen,
+            sharers=sum(one.head == task.head for one in self.learned),
         )
 
     def _trainer(self, label: str) -> Trainer:

@@ -220,20 +220,23 @@ def shared(kind: str) -> BayesianNetwork:
 @pytest.mark.parametrize("kind", ["linear", "deep", "no heads"])
 @pytest.mark.parametrize("seen", [2, 3])
 @pytest.mark.parametrize("confirm", [True, False])
-def test_a_shared_head_is_held_as_far_as_labels_confirm_it(
-    kind: str, seen: int, confirm: bool
+@pytest.mark.parametrize("sharers", [1, 4])
+def test_a_shared_head_is_held_as_far_as_labels_confirm_it_once_for_each_task(
+    kind: str, seen: int, confirm: bool, sharers: int
 ) -> None:
     network = shared(kind)
     previous = network.initial(1e-2)
     q = pushed(previous)
     y = torch.tensor([0, 1, 2, 1, 0])
     kept, task = trusted_answers(
-        network, previous, (), replace(examples(), labels=y, outputs=3, head=0), seen
+        network,
+        previous,
+        (),
+        replace(examples(), labels=y, outputs=3, head=0),
+        seen,
+        sharers,
+        confirm,
     )
-    if not confirm:
-        kept, task = trusted_answers(
-            network, previous, (), replace(task, answers=None), seen, confirm=False
-        )
     memory = Anchored(previous, torch.zeros_like(previous.mean), kept)
     batch = Batch(task.store, y, 0, 3, answers=task.answers)
     now, before = (network(one, batch.x)[:, :seen].numpy() for one in (q, previous))
@@ -242,7 +245,7 @@ def test_a_shared_head_is_held_as_far_as_labels_confirm_it(
         odds, label = np.exp(before[x]), int(y[x])
         # With two outputs seen, the third class is one that the head did not know.
         r = odds[label] / odds.sum() if confirm and label < seen else 1.0
-        total += r * ((now[x] - before[x]) ** 2).sum()
+        total += sharers * r * ((now[x] - before[x]) ** 2).sum()
     found = terms(network, q, memory, batch)
     np.testing.assert_allclose(found["function"], LAM / 2 * total / 5, rtol=1e-12)
     plain = terms(network, q, memory, replace(batch, answers=None))

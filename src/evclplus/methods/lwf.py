@@ -113,7 +113,7 @@ def answerers(lesson: Lesson, heads: tuple[int, ...]) -> Answerers:
     for head in heads:
         seen, own = lesson.seen.get(head, 0), head == lesson.task.head
         width = max(seen, lesson.task.outputs) if own else seen
-        rows.append((start, width, seen, lesson.position - len(lesson.earlier) if own else 1))
+        rows.append((start, width, seen, lesson.sharers if own else 1))
         start += lesson.network.copy()(lesson.q, x, head).shape[1]
     rows = [row for row in rows if row[2]]
     rows += [(0, 1, 1, 0)] * (block(len(rows), LEAST_HEADS) - len(rows))
