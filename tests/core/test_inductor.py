@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from evclplus.core import inductor
 from evclplus.core.graphs import Argument, Graph, Graphs
-from evclplus.core.inductor import Function, library, traced
+from evclplus.core.inductor import Function, OneDNN, library, product, traced
 
 
 def in_place(vector: Tensor, factor: Tensor) -> tuple[Tensor, ...]:
@@ -80,3 +81,54 @@ def test_what_the_compiler_does_not_understand_is_an_error_of_one_line() -> None
     with pytest.raises(RuntimeError, match=r"failed: kernels\.cpp:2:\d+: error: ") as error:
         library("what is this;", lambda content: None).result()
     assert "\n" not in str(error.value)
+
+
+onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN")
+
+
+def matrices(rows: int, inner: int, columns: int, way: str) -> tuple[Tensor, Tensor]:
+    """Two pairs to multiply, the first or the second of each pair stored the other way round."""
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(2, rows, inner, generator=generator)
+    b = torch.randn(2, inner, columns, generator=generator)
+    return a.mT.contiguous().mT if way == "a" else a, b.mT.contiguous().mT if way == "b" else b
+
+
+@onednn
+@pytest.mark.parametrize("way", ["neither", "a", "b"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [(2, 3, 5), (190, 181, 170)])
+def test_products_by_onednn_are_torch_s(
+    size: tuple[int, int, int], dtype: torch.dtype, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inductor, "mkl_leaves_half", lambda: True)
+    a, b = (one.to(dtype) for one in matrices(*size, way))
+    expected = a.double() @ b.double()
+    room = torch.full_like(expected, torch.nan).to(dtype)
+    within = {"rtol": 0.0, "atol": 1e-4 if dtype == torch.float32 else 1e-10}
+    torch.testing.assert_close(OneDNN().bmm(a, b, room).double(), expected, **within)
+    torch.testing.assert_close(OneDNN().mm(a[1], b[1], room[0]).double(), expected[1], **within)
+    assert torch.equal(room[0].double(), OneDNN().mm(a[1], b[1], room[1]).double())
+    torch.testing.assert_close(product(a[0], b[0]).double(), expected[0], **within)
+
+
+@onednn
+def test_a_graph_has_its_large_products_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And leaves them where they belong: in the rows of what it returns."""
+    asked = []
+    by_onednn = inductor._by_onednn
+
+    def noted(a: Tensor, b: Tensor) -> Tensor:
+        asked.append((a.shape, b.shape))
+        return by_onednn(a, b)
+
+    monkeypatch.setattr(inductor, "mkl_leaves_half", lambda: True)
+    monkeypatch.setattr(inductor, "_by_onednn", noted)
+
+    def function(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        return (torch.bmm(a * 2, b) + 1, torch.mm(a[0, :2], b[0]))
+
+    a, b = matrices(190, 181, 170, "neither")
+    graph = Graphs().find("products", function, [Argument(a), Argument(b)])
+    torch.testing.assert_close(graph([a, b]), function(a, b), rtol=1e-4, atol=1e-4)
+    assert asked == [((190, 181), (181, 170))] * 2

@@ -14,6 +14,7 @@ from torch.func import grad, vmap
 
 from evclplus.core.examples import Examples
 from evclplus.core.gaussian import MeanField
+from evclplus.core.inductor import product
 from evclplus.core.layer_gradients import (
     at_most,
     layer_gradients,
@@ -158,7 +159,8 @@ def _add_layer(
         return
     target = sums[prefix + "weight"]
     if one_position:
-        total = torch.einsum("ngo,ngi->goi", weighted, size(a[:, :, 0]))
+        pairs = zip(weighted.unbind(1), size(a[:, :, 0]).unbind(1), strict=True)
+        total = torch.stack([product(outputs.T, inputs) for outputs, inputs in pairs])
     else:
         block = max(1, LARGEST_GRADIENT_BLOCK // target.numel())
         parts = zip(weight.split(block), g.split(block), a.split(block), strict=True)

@@ -1,4 +1,5 @@
-"""Torch's compiler, taken apart: the only file that uses private parts of torch.
+"""Torch's compiler, taken apart, and oneDNN's products: the only file that uses private parts of
+torch.
 
 1. A function is run once on tensors that have shapes but no numbers, and its operations are traced.
 2. Inductor makes of the trace kernels in C++ and a Python function, `call`, that allocates memory,
@@ -32,6 +33,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from evclplus.processes import run_in
+from evclplus.processor import mkl_leaves_half
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -71,7 +73,7 @@ class Program:
         names: dict[str, Any] = {
             "torch": torch,
             "aten": torch.ops.aten,
-            "extern_kernels": torch,
+            "extern_kernels": OneDNN() if mkl_leaves_half() else torch,
             "empty_strided_cpu": private._empty_strided_cpu,
             "reinterpret_tensor": private._reinterpret_tensor,
             "device": torch.device,
@@ -96,6 +98,48 @@ def _kernel(entry: Any, tensors: int, sizes: int) -> Callable[..., None]:
             raise ArithmeticError("a compiled function met an index or a divisor that cannot be")
 
     return run
+
+
+# Matrix products.
+
+LARGE_ENOUGH = 2**22
+"""Multiplications of a product above which oneDNN is faster, although its result is copied."""
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """The product of two matrices, without a gradient, by whoever makes it faster here."""
+    return _by_onednn(a, b) if mkl_leaves_half() and _suits_onednn(a, b) else a @ b
+
+
+class OneDNN:
+    """What graphs call torch for, with large products by oneDNN."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def mm(self, a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+        if not _suits_onednn(a, b):
+            return torch.mm(a, b, out=out)
+        return out.copy_(_by_onednn(a, b))
+
+    def bmm(self, a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+        if not _suits_onednn(a, b):
+            return torch.bmm(a, b, out=out)
+        for one, other, place in zip(a.unbind(), b.unbind(), out.unbind(), strict=True):
+            place.copy_(_by_onednn(one, other))
+        return out
+
+
+def _suits_onednn(a: Tensor, b: Tensor) -> bool:
+    size = a.shape[-2] * a.shape[-1] * b.shape[-1]
+    on_processor = a.device.type == b.device.type == "cpu"
+    return on_processor and a.dtype == b.dtype == torch.float32 and size >= LARGE_ENOUGH
+
+
+def _by_onednn(a: Tensor, b: Tensor) -> Tensor:
+    """The operator is that of linear layers, x W^T."""
+    found: Tensor = torch.ops.mkldnn._linear_pointwise.default(a, b.t(), None, "none", [], "")
+    return found
 
 
 # Tracing.

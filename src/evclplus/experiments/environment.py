@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from evclplus.processor import SETTING
+from evclplus.processor import SETTING, mkl_leaves_half
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -28,6 +28,7 @@ def environment(**more: Any) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "products": os.environ.get(SETTING, "as MKL chooses"),
+        "compiled_products": "oneDNN" if mkl_leaves_half() else "MKL",
         "flush_denormal": flushes_denormal(),
         **more,
     }
