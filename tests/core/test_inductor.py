@@ -105,11 +105,15 @@ def test_products_by_onednn_are_torch_s(
     a, b = (one.to(dtype) for one in matrices(*size, way))
     expected = a.double() @ b.double()
     room = torch.full_like(expected, torch.nan).to(dtype)
-    within = {"rtol": 0.0, "atol": 1e-4 if dtype == torch.float32 else 1e-10}
-    torch.testing.assert_close(OneDNN().bmm(a, b, room).double(), expected, **within)
-    torch.testing.assert_close(OneDNN().mm(a[1], b[1], room[0]).double(), expected[1], **within)
-    assert torch.equal(room[0].double(), OneDNN().mm(a[1], b[1], room[1]).double())
-    torch.testing.assert_close(product(a[0], b[0]).double(), expected[0], **within)
+
+    def assert_near(found: Tensor, expected: Tensor) -> None:
+        within = 1e-4 if dtype == torch.float32 else 1e-10
+        torch.testing.assert_close(found.double(), expected, rtol=0.0, atol=within)
+
+    assert_near(OneDNN().bmm(a, b, room), expected)
+    assert_near(OneDNN().mm(a[1], b[1], room[0]), expected[1])
+    assert_near(room[0], expected[1])
+    assert_near(product(a[0], b[0]), expected[0])
 
 
 @onednn
