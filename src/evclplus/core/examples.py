@@ -25,11 +25,11 @@ NUMBERS_IN_MEMORY = 2**26
 """Of inputs that are predicted for together; there may be more than memory has room for."""
 
 
-def rows_at_once(inputs: Tensor) -> int:
-    """How many of the inputs to look at together."""
+def rows_at_once(inputs: Tensor, most: int = MOST_NUMBERS) -> int:
+    """How many of the inputs to look at together, which have so many numbers at the most."""
     tokens = inputs.dtype == torch.int64
     numbers = max(1, inputs[:1].numel()) * (NUMBERS_PER_TOKEN if tokens else 1)
-    return min(MOST_ROWS, max(1, MOST_NUMBERS // numbers))
+    return min(MOST_ROWS, max(1, most // numbers))
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,9 @@ def at_most(examples: Examples, maximum: int, generator: torch.Generator) -> Exa
 
 def passes(examples: Examples, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """Inputs and labels, as many at once as there is room for."""
-    # Half as many as for a prediction: their gradients take as much room as they do.
-    rows = max(1, min(rows_at_once(examples.store) // 2, MOST_NUMBERS // examples.outputs))
+    # Half as many numbers as for a prediction: their gradients take as much room as they do.
+    together = rows_at_once(examples.store, MOST_NUMBERS // 2)
+    rows = max(1, min(together, MOST_NUMBERS // examples.outputs))
     for index in torch.arange(len(examples)).split(rows):
         yield examples.inputs(index).to(device), examples.labels[index].to(device)
 
