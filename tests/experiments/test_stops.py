@@ -185,6 +185,24 @@ def test_a_signal_saves_and_says_so(number: signal.Signals, tmp_path: Path) -> N
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoints", "unfinished.json"]
 
 
+@pytest.mark.slow
+def test_a_worker_that_is_stopped_while_it_compiles_says_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its compiler's semaphores were complained about, and a compiler went on."""
+    monkeypatch.setenv("EVCLPLUS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    long = (*LONG[:-2], "--set=training.compile=on", "--epochs=2000", LONG[-1])
+    words = ("compare", "--methods", "vcl", "--seeds", "1", "--out", "out", "--jobs", "1", *long)
+    process = begun(tmp_path, *words)
+    process.terminate()
+    _, stderr = process.communicate(timeout=600)
+    assert process.returncode == 143
+    assert "stopped by SIGTERM" in stderr
+    assert "semaphore" not in stderr
+    assert not list(tmp_path.glob("evclplus-*"))
+
+
 def test_workers_save_when_their_parent_is_asked_to_stop(tmp_path: Path) -> None:
     words = (
         *("compare", "--methods", "vcl", "--seeds", "1", "--out", "out", "--jobs", "1", *LONG),
