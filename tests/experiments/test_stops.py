@@ -1,6 +1,7 @@
 """Runs that are stopped and called again: they go on, and end as if nothing had happened."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -220,6 +221,29 @@ def test_workers_save_when_their_parent_is_asked_to_stop(tmp_path: Path) -> None
     assert record.environment["resumed"] == 1
     assert figures(record) == figures(run(record.config))
     assert not list(tmp_path.rglob("checkpoints"))
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_search_on_a_full_disk_ends_with_a_line_and_goes_on_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    words = ("tune", "--benchmark", "split-digits", "--methods", "finetune", "--trials", "1")
+    words += ("--seeds", "1", "--epochs-limit", "2", "--jobs", "1", "--out", "out")
+    full = subprocess.run(
+        [sys.executable, "-m", "evclplus", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        # No file may have more than a few bytes.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY)),
+    )
+    assert full.returncode == 2
+    assert "Traceback" not in full.stderr
+    line = full.stderr.splitlines()[-1]
+    assert line.startswith("evclplus: cannot write")
+    again = evclplus(*words, folder=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "out" / "split-digits" / "finetune.json").exists()
     assert not list(tmp_path.rglob("*.part"))
 
 
