@@ -227,8 +227,10 @@ def test_workers_save_when_their_parent_is_asked_to_stop(tmp_path: Path) -> None
 def test_a_search_on_a_full_disk_ends_with_a_line_and_goes_on_when_there_is_room(
     tmp_path: Path,
 ) -> None:
-    words = ("tune", "--benchmark", "split-digits", "--methods", "finetune", "--trials", "1")
-    words += ("--seeds", "1", "--epochs-limit", "2", "--jobs", "1", "--out", "out")
+    words = (
+        *("tune", "--benchmark", "split-digits", "--methods", "finetune", "--trials", "1"),
+        *("--seeds", "1", "--epochs-limit", "2", "--jobs", "1", "--out", "out"),
+    )
     full = subprocess.run(
         [sys.executable, "-m", "evclplus", *words],
         cwd=tmp_path,
