@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import evclplus as ec
 from evclplus import files
 from evclplus.callbacks import Callback, LazyTerms
 from evclplus.core import tree
+from evclplus.core.graphs import shared_graphs
 from evclplus.errors import FileError, SettingsError
 from evclplus.progress import DONE, PROGRESS, as_bytes, digest_of, from_bytes
 from tests.helpers import CalledTwice, Convolutional, blobs, small_network
@@ -350,6 +351,16 @@ def test_temporary_folders_of_killed_processes_are_removed_and_no_others(
     assert len(list(tmp_path.iterdir())) == 3
 
 
+@pytest.fixture
+def no_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing has been compiled here, and what is goes nowhere else."""
+    monkeypatch.setenv("EVCLPLUS_CACHE", str(tmp_path / "cache"))
+    shared_graphs.cache_clear()
+    yield
+    shared_graphs.cache_clear()
+
+
+@pytest.mark.usefixtures("no_graphs")
 def test_what_has_failed_to_compile_stays_uncompiled_after_a_stop(tmp_path: Path) -> None:
     """The compiler is back when the second process begins; the bits are those of the first."""
     task = blobs()[0]
