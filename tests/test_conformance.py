@@ -48,8 +48,9 @@ def test_method_compiled(name: str) -> None:
 
 
 # Every method does so uncompiled, in check_method; these have every kind of memory and of step.
+# At the start of a task S-FSVI's term that holds answers has no gradient at all.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["evcl+", "ewc", "er", "vcl-random"])
+@pytest.mark.parametrize("name", ["evcl+", "ewc", "er", "vcl-random", "s-fsvi"])
 def test_method_compiled_goes_on_after_a_stop(name: str) -> None:
     check_goes_on_after_a_stop(build(name), compile="on", epochs=4)
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import evclplus as ec
 from evclplus import files
 from evclplus.callbacks import Callback, LazyTerms
 from evclplus.core import tree
+from evclplus.core.graphs import shared_graphs
 from evclplus.errors import FileError, SettingsError
 from evclplus.progress import DONE, PROGRESS, as_bytes, digest_of, from_bytes
 from tests.helpers import CalledTwice, Convolutional, blobs, small_network
@@ -325,6 +326,54 @@ def test_what_a_killed_process_has_left_is_swept_and_locks_nobody_out(tmp_path: 
     files.write_atomically(tmp_path / "file", "content")
     assert not foreign.exists()
     assert (tmp_path / "file").read_text() == "content"
+
+
+def test_temporary_folders_of_killed_processes_are_removed_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+    from evclplus.files import temporary_folder
+    with temporary_folder() as folder:
+        (folder / "file").write_text("content")
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    child = in_a_child(code)
+    child.communicate(timeout=600)
+    (left,) = tmp_path.iterdir()
+    for name in ("evclplus-mine", f"evclplus-00000000-{child.pid}-1-abc", "evclplus-1-2-3"):
+        (tmp_path / name).mkdir()  # a user's own, and of a machine that may be alive
+    with files.temporary_folder() as one, files.temporary_folder() as other:
+        assert one.exists()
+        assert other.exists()
+        assert not left.exists()
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.fixture
+def no_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing has been compiled here, and what is goes nowhere else."""
+    monkeypatch.setenv("EVCLPLUS_CACHE", str(tmp_path / "cache"))
+    shared_graphs.cache_clear()
+    yield
+    shared_graphs.cache_clear()
+
+
+@pytest.mark.usefixtures("no_graphs")
+def test_what_has_failed_to_compile_stays_uncompiled_after_a_stop(tmp_path: Path) -> None:
+    """The compiler is back when the second process begins; the bits are those of the first."""
+    task = blobs()[0]
+    place = ec.Checkpoints(tmp_path, every=0)
+    no_compiler = {"cpp.cxx": ("no-such-compiler",), "fx_graph_cache": False}
+    with torch._inductor.config.patch(no_compiler), pytest.raises(StopError):
+        learner_for(compile="on", callback=After(9)).learn(task, checkpoint=place)
+    (fit,) = from_bytes((tmp_path / "task-1" / PROGRESS).read_bytes())[1]
+    assert not fit.compiles
+    learner = learner_for(compile="on").learn(task, checkpoint=place)
+    assert same(learner, learner_for().learn(task))
+    (form,) = learner.forms
+    assert form.startswith("plain, because compiling failed: ")
 
 
 def test_a_rename_is_flushed_with_its_folder(

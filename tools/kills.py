@@ -331,7 +331,9 @@ def main(words: Sequence[str] | None = None) -> None:
         given.json.write_text(json.dumps(found, indent=1))
     if given.page:
         before, _, rest = given.page.read_text().partition(BEGIN)
-        command = f"`python -m tools.kills --kills {given.kills}`, commit {commit().strip()}"
+        asked = [f"--kills {given.kills}", f"--methods {given.methods}"]
+        asked.append(f"--compiled {given.compiled}")
+        command = f"`python -m tools.kills {' '.join(asked)}`, commit {commit().strip()}"
         text = f"{BEGIN}\n{command}\n\n{table(counts)}{END}{rest.partition(END)[2]}"
         given.page.write_text(before + text)
     if any(count.equal != count.runs for count in counts):

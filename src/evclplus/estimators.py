@@ -10,8 +10,6 @@ head of its own with the classes it brings, and is named again to predict.
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -26,6 +24,7 @@ from evclplus import networks
 from evclplus.core.examples import Examples
 from evclplus.core.heads import MultiHead
 from evclplus.core.noise import identities
+from evclplus.files import temporary_folder
 from evclplus.learner import Learner
 from evclplus.methods.base import Method
 from evclplus.streams.task import Task
@@ -127,8 +126,8 @@ class _Continual(BaseEstimator):
         state = dict(super().__getstate__())
         if "learner_" in state:
             learner = state.pop("learner_")
-            with TemporaryDirectory() as folder:
-                path = learner.save(Path(folder, "learner"))
+            with temporary_folder() as folder:
+                path = learner.save(folder / "learner")
                 state["saved_learner"] = {
                     file.name: file.read_bytes() for file in path.iterdir() if file.is_file()
                 }
@@ -141,10 +140,10 @@ class _Continual(BaseEstimator):
         if saved is not None:
             method = self.method if isinstance(self.method, Method) else None
             network = self._new_network(self.n_features_in_)
-            with TemporaryDirectory() as folder:
+            with temporary_folder() as folder:
                 for name, content in saved.items():
-                    Path(folder, name).write_bytes(content)
-                self.learner_ = Learner.load(Path(folder), network=network, method=method)
+                    (folder / name).write_bytes(content)
+                self.learner_ = Learner.load(folder, network=network, method=method)
 
 
 class ContinualClassifier(ClassifierMixin, _Continual):

@@ -5,10 +5,12 @@ import hashlib
 import os
 import platform
 import re
+import shutil
 import stat
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -61,9 +63,11 @@ def flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
-# Parts that a killed process has left.
+# What a killed process has left.
 
 PART = re.compile(r"\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-(?P<born>\d+)\.[^.]*\.part$")
+
+FOLDER = re.compile(r"evclplus-(?P<process>[0-9a-f]{8}-\d+-\d+)-[^-]*$")
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -73,6 +77,20 @@ def remove_leftovers(folder: Path) -> None:
             if entry.name.endswith(".part") and entry.name.startswith(".") and _is_left(entry):
                 with suppress(OSError):
                     os.unlink(entry.path)
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder for half-done work, where the system has such folders. Those that killed processes
+    have left there are removed."""
+    place = Path(tempfile.gettempdir())
+    with suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            found = FOLDER.match(entry.name)
+            if found and is_dead(found["process"]) and entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"evclplus-{this_process()}-", dir=place) as name:
+        yield Path(name)
 
 
 def _is_left(entry: "os.DirEntry[str]") -> bool:

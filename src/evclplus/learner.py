@@ -268,7 +268,8 @@ class Learner:
     def _learn(self, task: Task, progress: Progress | None = None) -> "Learner":
         task = replace(task, train=task.train.for_learning())
         network, q, memory = self._with_head(task.train)
-        network = network.copy()
+        if network is self.network:  # with a new head it is a copy already
+            network = network.copy()
         batch_size = self.training.batch_size
         check_network(network, q, task, self.likelihood, batch_size, self.seed)
         trainer = self._trainer(f"task {len(self.learned) + 1} ({task.name})")

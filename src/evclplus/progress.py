@@ -42,7 +42,7 @@ from evclplus.signals import Signals
 logger = logging.getLogger("evclplus")
 
 PROGRESS, DONE = "progress.safetensors", "done.json"
-SCHEMA = 1
+SCHEMA = 2
 NO_DIGEST = "0" * 64
 
 Every = float | Literal["epoch"]
@@ -130,6 +130,8 @@ class Fit:
     purpose: str
     step: int
     finished: bool
+    compiles: bool
+    """Whether nothing has failed to compile so far."""
     local: tuple[str, ...]
     tensors: dict[str, Tensor]
 
@@ -142,6 +144,7 @@ class Fit:
         network: BayesianNetwork,
         total: Tensor | None = None,
         moments: bool = True,
+        compiles: bool = True,
     ) -> "Fit":
         """Without a `total` it is finished. The gradient is no part of it: each step makes its
         own."""
@@ -157,7 +160,7 @@ class Fit:
             found |= {f"random.{name}": one for name, one in random_state(network.device).items()}
             found["total"] = total
         local = tuple(network.local_layers)
-        return cls(purpose, step, finished, local, found)
+        return cls(purpose, step, finished, compiles, local, found)
 
     def restore(self, state: State, network: BayesianNetwork) -> None:
         """Put a loop where this one was."""
@@ -309,7 +312,7 @@ def as_bytes(fits: list[Fit], identity: Identity, forms: set[str]) -> bytes:
         for name, tensor in fit.tensors.items():
             tensors[f"{number}.{name}"] = tensor.detach().cpu().clone().contiguous()
         about = {"purpose": fit.purpose, "step": fit.step, "finished": fit.finished}
-        described.append({**about, "local": list(fit.local)})
+        described.append({**about, "compiles": fit.compiles, "local": list(fit.local)})
     about = {"schema": SCHEMA, "identity": identity, "fits": described, "forms": sorted(forms)}
     content = save_tensors(tensors, {"about": json.dumps(about), "sha256": NO_DIGEST})
     digest = hashlib.sha256(content).hexdigest()
@@ -333,8 +336,8 @@ def from_bytes(content: bytes) -> tuple[dict[str, Any], list[Fit]]:
     for number, one in enumerate(about["fits"]):
         prefix = f"{number}."
         own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-        how_far = one["purpose"], one["step"], one["finished"], tuple(one["local"])
-        fits.append(Fit(*how_far, own))
+        how_far = one["purpose"], one["step"], one["finished"], one["compiles"]
+        fits.append(Fit(*how_far, tuple(one["local"]), own))
     return about, fits
 
 

@@ -1,7 +1,7 @@
 """The one visible training loop."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +12,13 @@ import torch
 from torch import Tensor
 
 from evclplus.callbacks import Callback
-from evclplus.core.batches import Batch, Source, batches_per_epoch, shards_of_epoch
+from evclplus.core.batches import (
+    Batch,
+    Source,
+    batches_of_each_kind,
+    batches_per_epoch,
+    shards_of_epoch,
+)
 from evclplus.core.compiled import (
     CompiledLikelihood,
     CompiledUpdate,
@@ -131,13 +137,21 @@ class Trainer:
         if shards > 1:
             own = self.ranks.own(shards)
             gradient = self._sharded(forms, state, q, len(own))
-        saved = self._saved(purpose, state, network)
+        saved = None if self.progress is None else self.progress.begin(purpose)
         if saved is not None and saved.finished:
+            saved.restore(state, network)
             return self._trained(state, before + saved.step, training.keep_optimiser)
         step = 0 if saved is None else saved.step
         self.callback.start(label, epochs * each)
         with self._numbers(network, purpose, saved):
-            forms.prepare(state.vectors, q.mean.new_zeros(3), q.layout)
+            # A run that goes on must take the same graphs as one that was not stopped: what failed
+            # before has failed, and all are tried on the numbers that training begins with.
+            if saved is not None and not saved.compiles:
+                forms.fallback.stay_plain()
+            kinds = batches_of_each_kind(sources, training.batch_size, self.likelihood)
+            forms.prepare(state.vectors, q.mean.new_zeros(3), q.layout, kinds)
+            if saved is not None:
+                saved.restore(state, network)
             for epoch in range(1 + step // each, epochs + 1):
                 done = step % each
                 draws = generator(self.seed, self.position, purpose, epoch)
@@ -160,12 +174,12 @@ class Trainer:
                     step += 1
                     self.callback.advance(step, partial(_terms, found, problem, state))
                     if step % each:
-                        self._save(purpose, step, state, network, total)
+                        self._save(purpose, step, state, network, total, forms)
                 # Looking at a number waits for the device, so this is done once per epoch.
                 if not self._all_finite(total, state):
                     terms = _terms(found, problem, state)
                     raise TrainingError(_what_is_not_finite(terms, label, epoch, epochs))
-                self._save(purpose, step, state, network, total, epoch_ended=True)
+                self._save(purpose, step, state, network, total, forms, epoch_ended=True)
             if self.progress is not None:
                 kept = training.keep_optimiser
                 self.progress.finish(Fit.of(purpose, step, state, network, moments=kept))
@@ -177,13 +191,6 @@ class Trainer:
         kept = Moments(*state.moments, steps) if keep_optimiser else None
         return Trained(state.posterior(), state.vectors.running, kept)
 
-    def _saved(self, purpose: str, state: State, network: BayesianNetwork) -> Fit | None:
-        """Where a stopped run of this loop was; everything is put there."""
-        saved = None if self.progress is None else self.progress.begin(purpose)
-        if saved is not None:
-            saved.restore(state, network)
-        return saved
-
     def _save(
         self,
         purpose: str,
@@ -191,12 +198,15 @@ class Trainer:
         state: State,
         network: BayesianNetwork,
         total: Tensor,
+        forms: "Forms",
         epoch_ended: bool = False,
     ) -> None:
         """After a step, if it is time or asked for."""
         if self.progress is not None and self.progress.is_wanted(epoch_ended):
             self.progress.forms |= self.forms
-            self.progress.save(Fit.of(purpose, step, state, network, total))
+            compiles = forms.fallback.works
+            fit = Fit.of(purpose, step, state, network, total, compiles=compiles)
+            self.progress.save(fit)
 
     @contextmanager
     def _numbers(self, network: BayesianNetwork, purpose: str, saved: Fit | None) -> Iterator[None]:
@@ -245,11 +255,11 @@ class Trainer:
         )
 
     def _forms(self, problem: Problem, state: State, source: Source, steps: int) -> "Forms":
-        """The two functions of a step, and what is done before the first one: the update's kernels
-        are compiled while the gradient is traced."""
+        """The two functions of a step, and what is done before the first one."""
         likelihood: LikelihoodFunction = likelihood_gradient
         move: UpdateFunction = update
-        prepare: Callable[[Vectors, Tensor, Layout], object] = _nothing
+        prepare_move: Callable[[Vectors, Tensor, Layout], object] | None = None
+        prepare_gradient: Callable[[Batch, Sequence[str], Sequence[Tensor]], object] | None = None
         wanted = self.training.compile
         fallback = Fallback(self.forms)
         if wanted != "off" and can_be_compiled(problem.network):
@@ -259,12 +269,14 @@ class Trainer:
             if enough and drawn:
                 compiled = CompiledLikelihood(problem, self.graphs)
                 likelihood = fallback(compiled, likelihood_gradient)
+                prepare_gradient = fallback(compiled.prepare, _nothing)
             if enough:
                 compiled_update = CompiledUpdate(problem, self.graphs)
                 move = fallback(compiled_update, update)
-                prepare = fallback(compiled_update.prepare, _nothing)
+                prepare_move = fallback(compiled_update.prepare, _nothing)
         self.forms.add("plain" if move is update else "compiled")
-        return Forms(StepGradient(problem, state, likelihood), move, prepare, fallback)
+        gradient = StepGradient(problem, state, likelihood)
+        return Forms(gradient, move, prepare_move, prepare_gradient, fallback)
 
     @torch.no_grad()
     def _noise(self, problem: Problem, state: State, source: Source) -> int:
@@ -288,8 +300,20 @@ class Forms:
 
     gradient: StepGradient
     move: UpdateFunction
-    prepare: Callable[[Vectors, Tensor, Layout], object]
+    prepare_move: Callable[[Vectors, Tensor, Layout], object] | None
+    prepare_gradient: Callable[[Batch, Sequence[str], Sequence[Tensor]], object] | None
     fallback: "Fallback"
+
+    def prepare(
+        self, vectors: Vectors, rates: Tensor, layout: Layout, kinds: Iterable[Batch]
+    ) -> None:
+        """Find the graphs for batches of these kinds: the update's kernels are compiled while the
+        gradient is traced."""
+        if self.prepare_move is not None:
+            self.prepare_move(vectors, rates, layout)
+        if self.prepare_gradient is not None:
+            for batch in kinds:
+                self.prepare_gradient(batch, *self.gradient.weights(batch.head))
 
     def whole(self, shards: Sequence[Sequence[Batch]], seeds: Tensor) -> Terms:
         """The gradient of batches that are not cut."""
@@ -396,13 +420,17 @@ class Fallback:
         return call
 
     def give_up(self, reason: str) -> None:
-        self.works = False
+        self.stay_plain()
         logger.warning("training goes on without compiling: %s", reason)
-        self.forms.discard("compiled")
         self.forms.add(f"plain, because compiling failed: {reason}")
 
+    def stay_plain(self) -> None:
+        """As it was when a stopped run was saved."""
+        self.works = False
+        self.forms.discard("compiled")
 
-def _nothing(vectors: Vectors, rates: Tensor, layout: Layout) -> None:
+
+def _nothing(*arguments: object) -> None:
     """What has to be prepared for a step that is not compiled."""
 
 

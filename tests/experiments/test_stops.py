@@ -1,6 +1,7 @@
 """Runs that are stopped and called again: they go on, and end as if nothing had happened."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -185,6 +186,24 @@ def test_a_signal_saves_and_says_so(number: signal.Signals, tmp_path: Path) -> N
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoints", "unfinished.json"]
 
 
+@pytest.mark.slow
+def test_a_worker_that_is_stopped_while_it_compiles_says_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its compiler's semaphores were complained about, and a compiler went on."""
+    monkeypatch.setenv("EVCLPLUS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    long = (*LONG[:-2], "--set=training.compile=on", "--epochs=2000", LONG[-1])
+    words = ("compare", "--methods", "vcl", "--seeds", "1", "--out", "out", "--jobs", "1", *long)
+    process = begun(tmp_path, *words)
+    process.terminate()
+    _, stderr = process.communicate(timeout=600)
+    assert process.returncode == 143
+    assert "stopped by SIGTERM" in stderr
+    assert "semaphore" not in stderr
+    assert not list(tmp_path.glob("evclplus-*"))
+
+
 def test_workers_save_when_their_parent_is_asked_to_stop(tmp_path: Path) -> None:
     words = (
         *("compare", "--methods", "vcl", "--seeds", "1", "--out", "out", "--jobs", "1", *LONG),
@@ -202,6 +221,31 @@ def test_workers_save_when_their_parent_is_asked_to_stop(tmp_path: Path) -> None
     assert record.environment["resumed"] == 1
     assert figures(record) == figures(run(record.config))
     assert not list(tmp_path.rglob("checkpoints"))
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_search_on_a_full_disk_ends_with_a_line_and_goes_on_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    words = (
+        *("tune", "--benchmark", "split-digits", "--methods", "finetune", "--trials", "1"),
+        *("--seeds", "1", "--epochs-limit", "2", "--jobs", "1", "--out", "out"),
+    )
+    full = subprocess.run(
+        [sys.executable, "-m", "evclplus", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        # No file may have more than a few bytes.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY)),
+    )
+    assert full.returncode == 2
+    assert "Traceback" not in full.stderr
+    line = full.stderr.splitlines()[-1]
+    assert line.startswith("evclplus: cannot write")
+    again = evclplus(*words, folder=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "out" / "split-digits" / "finetune.json").exists()
     assert not list(tmp_path.rglob("*.part"))
 
 

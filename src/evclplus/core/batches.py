@@ -149,6 +149,16 @@ def shards_of_epoch(
         ]
 
 
+def batches_of_each_kind(
+    sources: Sequence[Source], batch_size: int, likelihood: Likelihood
+) -> Iterator[Batch]:
+    """One for every head of every source, of its first examples: steps have no other kinds."""
+    for source in sources:
+        for group in _by_head(source.examples):
+            index = torch.arange(min(batch_size, sum(map(len, group))))
+            yield _batch(group, index, 1.0, likelihood, source.apart, 0.0)
+
+
 def _together(source: Source) -> object:
     """Sources of which one mean is made have the same of these."""
     return source.apart if source.weight is None else id(source)

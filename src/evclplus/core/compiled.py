@@ -80,12 +80,18 @@ class CompiledLikelihood:
         tensors: Sequence[Tensor],
         seed: Tensor,
     ) -> tuple[Terms, Sequence[Tensor]]:
+        graph, terms = self.prepare(batch, names, tensors)
+        values = graph(self._values(batch, tensors, seed))
+        return dict(zip(terms, values, strict=False)), values[len(terms) :]
+
+    def prepare(
+        self, batch: Batch, names: Sequence[str], tensors: Sequence[Tensor]
+    ) -> tuple[Graph, tuple[str, ...]]:
+        """Find the graph for batches of this kind, and try it the first time."""
         kind = (batch.head, *_kind(batch))
         if kind not in self.found:
             self.found[kind] = self._graph(batch, names, tensors)
-        graph, terms = self.found[kind]
-        values = graph(self._values(batch, tensors, seed))
-        return dict(zip(terms, values, strict=False)), values[len(terms) :]
+        return self.found[kind]
 
     def _values(self, batch: Batch, tensors: Sequence[Tensor], seed: Tensor) -> list[Tensor]:
         """All that a graph may read; those with a row for each example come first."""
@@ -153,14 +159,18 @@ def _kind(batch: Batch) -> tuple[object, ...]:
 
 def _trials(batch: Batch, others: Sequence[Tensor]) -> tuple[Batch, Batch]:
     """The batch made long and short. A trace takes sizes that are equal for one and the same, so
-    the long one's must be no other's; loops are shared out as it suits it."""
+    the long one's must be no other's; loops are shared out as it suits it.
+
+    Inputs come with the labels and answers of others: at the start of a task a term that holds
+    answers has no gradient, and rounding errors would be compared with one another."""
     taken = {size for one in (batch.x[0], *others) for size in one.shape}
     long = next(size for size in count(max(USUAL_BATCH, len(batch.x))) if size not in taken)
     chosen = torch.arange(long) % len(batch.x)
 
     def of(rows: Tensor) -> Batch:
-        answers = None if batch.answers is None else batch.answers[rows]
-        return replace(batch, x=batch.x[rows], y=batch.y[rows], answers=answers)
+        others = rows.roll(1)
+        answers = None if batch.answers is None else batch.answers[others]
+        return replace(batch, x=batch.x[rows], y=batch.y[others], answers=answers)
 
     return of(chosen), of(chosen[:2])
 

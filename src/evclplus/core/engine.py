@@ -300,11 +300,15 @@ class StepGradient:
         return every[0]
 
     def _of(self, batch: Batch, seed: Tensor) -> tuple[Terms, Sequence[Tensor]]:
-        if batch.head not in self.named:
-            names = self.problem.network.names_for(batch.head)
+        return self.function(self.problem, batch, *self.weights(batch.head), seed)
+
+    def weights(self, head: int) -> tuple[list[str], list[Tensor]]:
+        """What a batch of this head reads, by names."""
+        if head not in self.named:
+            names = self.problem.network.names_for(head)
             tensors = self.state.named(self.state.weights, names, self.problem.at_mean)
-            self.named[batch.head] = names, tensors
-        return self.function(self.problem, batch, *self.named[batch.head], seed)
+            self.named[head] = names, tensors
+        return self.named[head]
 
     def _places(self, room: Room, batch: Batch) -> list[Tensor]:
         """Where the gradients of a batch go."""

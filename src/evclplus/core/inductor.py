@@ -17,7 +17,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,13 +24,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from os import devnull
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from evclplus.files import temporary_folder
 from evclplus.processes import run_in
 from evclplus.processor import mkl_leaves_half
 
@@ -65,8 +64,8 @@ class Program:
 
     def opened(self, library: bytes) -> Function:
         """The function that was traced."""
-        with tempfile.TemporaryDirectory(prefix="evclplus-") as folder:
-            path = Path(folder) / "kernels.so"
+        with temporary_folder() as folder:
+            path = folder / "kernels.so"
             path.write_bytes(library)
             entries = ctypes.CDLL(str(path))
         private: Any = torch._C._dynamo.guards
@@ -327,8 +326,8 @@ def library(source: str, then: Callable[[bytes], None]) -> Future[bytes]:
         command = CppBuilder("kernels", "kernels.cpp", options).get_command_line()
 
     def work() -> bytes:
-        with tempfile.TemporaryDirectory(prefix="evclplus-") as name:
-            folder, words = Path(name), shlex.split(command)
+        words = shlex.split(command)
+        with temporary_folder() as folder:
             code = f"#include <torch/csrc/inductor/cpp_prefix.h>\n{source}\n"
             (folder / "kernels.cpp").write_text(code)
             done = run_in(folder, words)

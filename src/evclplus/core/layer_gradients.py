@@ -53,7 +53,8 @@ def layers_whose_rows_are_examples(
         network(q, examples.inputs(torch.arange(1)).to(q.mean.device), examples.head)
     for size in (1, 2) if len(examples) > 1 else (1,):
         x = examples.inputs(torch.arange(size)).to(q.mean.device)
-        with torch.no_grad(), recorded(network, set(network.local_layers)) as record:
+        used = network.local_layers.keys() & network.layers_for(examples.head)
+        with torch.no_grad(), recorded(network, used) as record:
             network(q, x, examples.head)
         for path, (received, _) in record.items():
             follows[path] = follows.get(path, True) and len(received) == size

@@ -312,7 +312,7 @@ class BayesianNetwork:
         if isinstance(weights, MeanField):
             weights = self.weights(weights)
         noise, before = weights.noise, 0 if weights.noise is None else weights.noise.used
-        layers = {path: self.loaded(path, weights) for path in self._layers_for(head)}
+        layers = {path: self.loaded(path, weights) for path in self.layers_for(head)}
         output = self._run(layers, self._drawn(weights), x, head, held, training)
         if output is not None:
             return output
@@ -347,7 +347,7 @@ class BayesianNetwork:
                 weights = self.weights(q, noise)
                 layers = {
                     path: layers.get(path) or self.loaded(path, weights)
-                    for path in self._layers_for(head)
+                    for path in self.layers_for(head)
                 }
                 for loaded in layers.values():
                     loaded.data, loaded.noise = x, noise
@@ -362,7 +362,7 @@ class BayesianNetwork:
             return list(self.layout.names)
         return [name for name in self.layout.names if module.uses(head, name)]
 
-    def _layers_for(self, head: int | Sequence[int]) -> list[str]:
+    def layers_for(self, head: int | Sequence[int]) -> list[str]:
         """The local layers that an answer of these heads may use. There may be a thousand heads."""
         module, heads = self.skeleton, (head,) if isinstance(head, int) else tuple(head)
         if not isinstance(module, MultiHead) or not heads:  # the features may be anybody's

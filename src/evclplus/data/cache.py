@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from evclplus.errors import FileError
-from evclplus.files import write_atomically
+from evclplus.files import this_process, write_atomically
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -41,7 +41,7 @@ def _checksum(array: Array) -> str:
 
 def keep_array(path: Path, array: Array) -> Array:
     """Write the array to `path` and map it from there; where that fails, a copy in memory."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    temporary = path.with_name(f".{path.name}.{this_process()}.{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as stream:

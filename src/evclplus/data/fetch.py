@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from evclplus.data.local import find
 from evclplus.data.readers import read_content
 from evclplus.errors import FileError
 from evclplus.files import cache_folder, make_folder, write_atomically
+from evclplus.processes import guarded_folder, run_in
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,8 @@ def fetch(
 def _fetch_from(
     source: Source, dataset: Published, folder: Path, timeouts: Timeouts, progress: bool
 ) -> None:
-    # Half-done work lies outside the cache, where the system clears it if we are killed.
-    with tempfile.TemporaryDirectory(prefix="evclplus-") as temporary:
-        work = Path(temporary)
+    # Half-done work lies outside the cache.
+    with guarded_folder() as work:
         for file, content in _contents(source, dataset, folder, work, timeouts, progress):
             write_atomically(folder / file.name, content)
 
@@ -252,18 +251,10 @@ def _run(
     if shutil.which(command[0]) is None:
         raise FileError(f"{what} needs {command[0]}, which is not on this machine")
     try:
-        done = subprocess.run(
-            command,
-            cwd=work,
-            stdin=subprocess.DEVNULL,
-            stdout=output or subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=timeouts.command,
-            check=False,
-        )
+        done = run_in(work, command, output, timeouts.command)
     except subprocess.TimeoutExpired:
         raise FileError(f"{what} did not come within {timeouts.command:.0f} seconds") from None
     if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        lines = done.stderr.strip().splitlines()
         reason = lines[-1] if lines else f"exit code {done.returncode}"
         raise FileError(f"{what} cannot be fetched: {reason}")

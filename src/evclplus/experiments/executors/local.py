@@ -166,6 +166,12 @@ def _prepare(pipe: Connection) -> None:
     signals = Signals()
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signals.receive)
+    with suppress(ImportError):
+        # Torch's compiler shows a bar that is switched off. The bar's lock is a semaphore of the
+        # system, and Python complains about those of a worker that is ended.
+        from tqdm import tqdm
+
+        tqdm.set_lock(threading.RLock())
     pipe.send(os.getpid())
     threading.Thread(target=_exit_when_closed, args=(pipe,), daemon=True).start()
     one_thread()
