@@ -1,9 +1,10 @@
 """Batches arrive without a word on which task they belong to, and tasks come back.
 
-The learner recognises a task by its inputs, or finds that it is new and gives it a head. It is right
-as long as tasks look different: two tasks with the same inputs and other labels cannot be told apart.
-The batches come in the order in which the digits were written, so a task comes back in other people's
-handwriting. That alone surprises by up to 1.2 standard deviations, a new task by 2.7 or more.
+The learner recognises a task by its inputs, or finds that it is new and gives it a head. That works
+as long as tasks look different: tasks with the same inputs and other labels cannot be told apart.
+The batches come in the order in which the digits were written, so a task comes back in other
+people's handwriting. That alone surprises by up to 1.2 standard deviations, a new task by 2.7 or
+more.
 """
 
 import torch
@@ -12,7 +13,7 @@ import evclplus as ec
 
 SURPRISE = 2.0  # more than the default of 0.5, which is for batches that are drawn at random
 
-# Three tasks of two digits each, in batches of 80: even numbers are 0 and odd ones 1 in all of them.
+# Three tasks of two digits each, in batches of 80; the label says whether the digit is odd.
 stream = ec.benchmark("split-digits", tasks=3)
 batches = []
 for position in (0, 1, 0, 2, 1, 2):
