@@ -15,7 +15,7 @@ SURPRISE = 2.0  # more than the default of 0.5, which is for batches that are dr
 
 # Three tasks of two digits each, in batches of 80; the label says whether the digit is odd.
 stream = ec.benchmark("split-digits", tasks=3)
-batches = []
+batches: list[tuple[int, torch.Tensor, torch.Tensor]] = []
 for position in (0, 1, 0, 2, 1, 2):
     examples = stream[position].train
     visit = sum(where == position for where, _, _ in batches)  # old rows never come again
