@@ -6,7 +6,8 @@
     model.predict(x)
 
 Without `task`, all calls share one head over all `classes`. With `task="monday"`, each name has a
-head of its own with the classes it brings, and is named again to predict.
+head of its own with the classes it brings. To predict, name it again; unnamed, a head is chosen for
+each row, see `recognise`.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 from torch import Tensor, nn
@@ -27,6 +29,7 @@ from evclplus.core.noise import identities
 from evclplus.files import temporary_folder
 from evclplus.learner import Learner
 from evclplus.methods.base import Method
+from evclplus.recognition import Recognise
 from evclplus.streams.task import Task
 
 Array = npt.NDArray[Any]
@@ -38,6 +41,9 @@ class _Continual(BaseEstimator):
     network         widths of the hidden layers of an MLP, or a function of the number of inputs
                     that gives the body of a network: any nn.Module that makes features of rows
     method          a method or its name
+    recognise       how a head is chosen for rows whose task nobody names: "entropy", the surest
+                    one (of classes only), or "features", by statistics that are kept of each
+                    task's rows
     scale           shift and scale every input as the rows of the first call need it
     epochs, batch_size, learning_rate, samples    as in `Learner`
     random_state    a number, or numpy's generator
@@ -50,6 +56,7 @@ class _Continual(BaseEstimator):
         network: Sequence[int] | Callable[[int], nn.Module] = (100, 100),
         method: Method | str = "evcl+",
         *,
+        recognise: Recognise = "entropy",
         scale: bool = True,
         epochs: int | None = None,
         batch_size: int = 256,
@@ -59,6 +66,7 @@ class _Continual(BaseEstimator):
     ) -> None:
         self.network = network
         self.method = method
+        self.recognise = recognise
         self.scale = scale
         self.epochs = epochs
         self.batch_size = batch_size
@@ -75,6 +83,7 @@ class _Continual(BaseEstimator):
             seed=seed,
             samples=self.samples,
             criterion=self.criterion,  # type: ignore[arg-type]
+            recognise=self.recognise,
             epochs=self.epochs,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
@@ -92,16 +101,18 @@ class _Continual(BaseEstimator):
     def _rows(self, x: Array) -> Tensor:
         return torch.from_numpy(((x - self.shift_) / self.scale_).astype(np.float32))
 
-    def _learn(self, x: Array, labels: Tensor, outputs: int, task: Any) -> None:
+    def _learn(
+        self, x: Array, labels: Tensor, outputs: int, task: Any, classes: tuple[int, ...] = ()
+    ) -> None:
         head = self.heads_.setdefault(task, len(self.heads_))
         examples = Examples(self._rows(x), labels, outputs, head)
         nothing = examples.take(torch.arange(0))
         index = len(self.learner_.learned)
-        self.learner_.learn(
-            Task(f"call {index + 1}", index, train=examples, validation=nothing, test=nothing)
-        )
+        self.learner_.learn(Task(f"call {index + 1}", index, examples, nothing, nothing, classes))
 
-    def _answers(self, x: Any, task: Any, ask: Callable[[Learner, Tensor, int], Tensor]) -> Array:
+    def _answers(
+        self, x: Any, task: Any, ask: Callable[[Learner, Tensor, int | None], Tensor]
+    ) -> Array:
         """What the learner answers to each row. Rows are asked in an order of their own: the
         last digit of a product depends on where in it a row stands."""
         rows, at = self._asked(x, task)
@@ -109,16 +120,23 @@ class _Continual(BaseEstimator):
         found: Array = ask(self.learner_, rows[order], at)[order.argsort()].numpy()
         return found
 
-    def _asked(self, x: Any, task: Any) -> tuple[Tensor, int]:
-        """The rows, and a call that learned the head to ask."""
+    def _asked(self, x: Any, task: Any) -> tuple[Tensor, int | None]:
+        """The rows, and a call that learned the head to ask; None: one has to be chosen."""
         check_is_fitted(self, "learner_")
         x = validate_data(self, x, reset=False)
+        if self._has_to_choose(task):
+            return self._rows(x), None
         if task not in self.heads_:
             known = ", ".join(map(repr, self.heads_))
             raise ValueError(f"task = {task!r} was not learned; expected one of: {known}")
         head = self.heads_[task]
         learned = self.learner_.learned
         return self._rows(x), next(at for at, one in enumerate(learned) if one.head == head)
+
+    def _has_to_choose(self, task: Any) -> bool:
+        """Whether nobody names a task, every head has a name, and there is a way to choose."""
+        can = self.criterion == "classification" or self.recognise == "features"
+        return can and task is None and None not in self.heads_
 
     # A learner has its own form on disk, and a body may be made by a function that has none.
 
@@ -178,6 +196,7 @@ class ContinualClassifier(ClassifierMixin, _Continual):
             self._begin(x)
             self.classes_ = np.unique(y if classes is None else classes)
             self.classes_of_: dict[Any, Array] = {}
+            self.numbers_: dict[Any, int] = {}
         own = np.unique(y) if classes is None or task is not None else np.unique(classes)
         own = self.classes_of_.get(task, own)
         unknown = np.setdiff1d(y, own)
@@ -187,7 +206,9 @@ class ContinualClassifier(ClassifierMixin, _Continual):
                 f"classes: {list(own)}; pass all of them as classes=, or a new task="
             )
         labels = torch.from_numpy(np.searchsorted(own, y))
-        self._learn(x, labels, len(own), task)
+        # The learner knows classes by numbers, the same in every head.
+        numbers = tuple(self.numbers_.setdefault(one, len(self.numbers_)) for one in own.tolist())
+        self._learn(x, labels, len(own), task, numbers)
         self.classes_of_[task] = own
         self.classes_ = np.unique(np.concatenate([self.classes_, own]))
         return self
@@ -196,14 +217,26 @@ class ContinualClassifier(ClassifierMixin, _Continual):
         """A probability for each of `classes_`; those that the task does not have get zero."""
         own = self._answers(X, task, Learner.predict_proba)
         found = np.zeros((len(own), len(self.classes_)), np.float32)
-        found[:, np.searchsorted(self.classes_, self.classes_of_[task])] = own
+        found[:, np.searchsorted(self.classes_, self._columns(task))] = own
         return found
+
+    def _columns(self, task: Any) -> Array:
+        """The class of each column that the learner answers with."""
+        if not self._has_to_choose(task):
+            columns: Array = self.classes_of_[task]
+            return columns
+        names = list(self.numbers_)
+        return np.asarray([names[number] for number in self.learner_.classes()])
 
     def predict(self, X: Any, task: Any = None) -> Array:  # noqa: N803
         """The most probable class of each row."""
         probabilities = self.predict_proba(X, task)
         chosen: Array = self.classes_[probabilities.argmax(1)]
         return chosen
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, task: Any = None) -> float:  # noqa: N803
+        """Accuracy."""
+        return float(accuracy_score(y, self.predict(X, task), sample_weight=sample_weight))
 
 
 class ContinualRegressor(RegressorMixin, _Continual):
@@ -247,6 +280,10 @@ class ContinualRegressor(RegressorMixin, _Continual):
         found = self._answers(X, task, Learner.predict).astype(np.float64)
         back: Array = found * self.target_scale_ + self.target_shift_
         return back.reshape(len(found), *self.target_shape_)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, task: Any = None) -> float:  # noqa: N803
+        """R squared."""
+        return float(r2_score(y, self.predict(X, task), sample_weight=sample_weight))
 
 
 def _moments(x: Array) -> tuple[Array, Array]:

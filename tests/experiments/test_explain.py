@@ -49,6 +49,14 @@ def test_options_are_those_of_the_variant() -> None:
     assert "Nguyen" in wrapped.paper
 
 
+def test_a_term_that_is_on_by_default_is_in_the_equation() -> None:
+    term = "+ (lambda_f / 2) mean over x of [ sum_h |z_h(x; theta) - z_h(x; mu_prev)|^2"
+    for name in METHODS:
+        defaults = {option.name: option.default for option in explain(name).options}
+        shown = term in explain(name).equation
+        assert shown == (defaults.get("lam_function", 0) > 0), name
+
+
 def test_the_command_prints_it(tmp_path: Path) -> None:
     done = evclplus("explain", "evcl+", folder=tmp_path, COLUMNS="70")
     assert done.returncode == 0, done.stderr

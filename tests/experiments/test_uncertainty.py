@@ -1,4 +1,4 @@
-"""The figures of a record that say what a learner knows of what it knows."""
+"""The figures of a record that say how sure a learner's answers are, and how rightly."""
 
 from typing import Any
 

@@ -31,4 +31,6 @@ def rivals_table(rows: Sequence[Mapping[str, Any]], environment: Mapping[str, An
             ratio = theirs / ours
             lines.append(f"| {name} | {theirs:.2f} | {row['ours']} {ours:.2f} | {ratio:.2f} |")
     made = ", ".join(f"{name} {environment.get(name)}" for name in ("evclplus", "commit", "torch"))
-    return "\n".join([*lines, "", f"*{made}; {environment.get('threads')} threads.*"])
+    threads = environment.get("threads")
+    shown = "1 thread" if threads == 1 else f"{threads} threads"
+    return "\n".join([*lines, "", f"*{made}; {shown}.*"])

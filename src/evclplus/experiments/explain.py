@@ -15,6 +15,7 @@ from typing import Any
 from evclplus.methods import Entry, entry, options_of
 from evclplus.methods.base import Method
 from evclplus.methods.coreset import Coreset
+from evclplus.methods.function_space import FunctionSpace
 
 PAPER = re.compile(r"\(([^()]*\b(?:19|20)\d\d\b[^()]*)\)")
 KEEPS = re.compile(r"\bIt\s+keeps\b.*?(?:\.(?=\s|$)|$)", re.DOTALL)
@@ -52,7 +53,7 @@ def explain(name: str) -> Explanation:
     """A registered method by its name."""
     found = entry(name)
     method = found.build()
-    texts = [_docstring(kind) for kind in _kinds(method)]
+    texts = [_docstring(kind) for kind in _parts(method)]
     return Explanation(
         name=name,
         description=found.description,
@@ -70,6 +71,17 @@ def _kinds(method: Method) -> list[type[Method]]:
     if isinstance(method, Coreset):
         return [*_kinds(method.method), Coreset]
     return [type(method)]
+
+
+def _parts(method: Method) -> list[type[Method]]:
+    """Those whose files say what the method minimises by default: its own, and the term in
+    function space where that is on."""
+    kinds = _kinds(method)
+    inner = method
+    while isinstance(inner, Coreset):
+        inner = inner.method
+    held = isinstance(inner, FunctionSpace) and inner.lam_function > 0
+    return [kinds[0], FunctionSpace, *kinds[1:]] if held else list(kinds)
 
 
 def _docstring(kind: type[Method]) -> str:

@@ -24,14 +24,14 @@ BEGINNING = """\
 ##     evclplus compare --config {file}
 ##     evclplus run --config {file} --method {method}
 ##
-## A line that begins with a single # is a setting with its default: remove the # to set it. One
-## without a value is chosen by itself. On the command line --set SECTION.KEY=VALUE wins over this.
+## A line that begins with a single # is a setting with its default: remove the # to set it. Where
+## there is no value, one is chosen automatically. --set SECTION.KEY=VALUE on the command line wins.
 
 ## {description}. Others: evclplus list
 benchmark = {benchmark}
 ## What each of them is: evclplus explain {method}
 methods = {methods}
-## So many seeds from 0 on, or a list of them.
+## The number of seeds, counted from 0, or a list of them.
 seeds = {seeds}
 """
 

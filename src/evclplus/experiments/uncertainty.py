@@ -1,4 +1,4 @@
-"""What a learner knows of what it knows, after the last task of a run."""
+"""How sure a learner's answers are, and how rightly, after the last task of a run."""
 
 from statistics import fmean
 

@@ -1,7 +1,7 @@
 """The elastic term in function space: answers that were given before are kept.
 
-    (lambda_f / 2) mean over x of [ sum_h |z_h(x; theta) - z_h(x; mu_prev)|^2
-                                    + t r(x) |z(x; theta) - z(x; mu_prev)|^2 ]
+    + (lambda_f / 2) mean over x of [ sum_h |z_h(x; theta) - z_h(x; mu_prev)|^2
+                                      + t r(x) |z(x; theta) - z(x; mu_prev)|^2 ]
 
 x are inputs of the task being learned, h the heads of earlier tasks, z_h their outputs. The body
 is drawn from q; the heads themselves stay at mu_prev, so that only the body can answer for a

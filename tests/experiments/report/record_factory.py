@@ -113,5 +113,7 @@ def write_records(folder: Path, records: list[Record]) -> Path:
 def full_comparison(benchmark: str = "split-mnist") -> list[Record]:
     """Ten methods, three seeds, five tasks."""
     return [
-        make_record(method, seed, benchmark=benchmark) for method in METHODS for seed in range(3)
+        make_record(method, seed, benchmark=benchmark, uncertainty=make_figures(seed))
+        for method in METHODS
+        for seed in range(3)
     ]

@@ -115,6 +115,25 @@ def test_one_benchmark_at_a_time_and_all_on_paper(tmp_path: Path, window: Browse
     window.command("Emulation.setEmulatedMedia", media="")
 
 
+@pytest.mark.parametrize("width", [1280, 400])
+def test_uncertainty_is_drawn_and_a_row_shows_its_lines_alone(
+    width: int, one: str, window: Browser
+) -> None:
+    window.open(one, width)
+    shown = """return [...document.querySelectorAll('.plots svg')].map(e => {
+        const box = e.getBoundingClientRect();
+        return [box.width > 250 && box.height > 150, e.querySelectorAll('polyline').length]})"""
+    assert window.run(shown) == [[True, 10]] * 2
+    window.run("""document.querySelector('.plots').closest('details')
+        .querySelector('tr[data-label="ewc"]').dispatchEvent(new PointerEvent('pointerenter'))""")
+    seen = "return [...document.querySelectorAll('.plots g:not(.dim)')].map(e => e.dataset.label)"
+    assert window.run(seen) == ["ewc", "ewc"]
+    if width == 1280:
+        table = """return [...document.querySelectorAll('.plots ~ .scroll')]
+            .map(e => e.scrollWidth - e.clientWidth)"""
+        assert window.run(table) == [0], "no column is hidden"
+
+
 def test_hostile_names_stay_text(tmp_path: Path, window: Browser) -> None:
     record = make_record(HOSTILE, benchmark=HOSTILE, tasks=[HOSTILE, HOSTILE], notes=[HOSTILE])
     window.open(report(write_records(tmp_path, [record])).page.as_uri())

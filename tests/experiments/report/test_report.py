@@ -73,7 +73,7 @@ def test_everything_is_written_beside_the_records(full: Report) -> None:
         "figures/split-mnist-matrix-evcl-plus.svg",
         "figures/split-mnist-matrix-evcl.svg",
     } <= names
-    assert len(names) == 4 + 2 * 11
+    assert len(names) == 4 + 2 * 12  # accuracy, uncertainty and ten matrices
     assert full.records == 30
     assert full.unfinished == 0
 

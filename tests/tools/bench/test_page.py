@@ -39,7 +39,7 @@ def test_the_table_takes_the_place_of_the_last_one(tmp_path: Path) -> None:
     lines = page.read_text().splitlines()
     assert "| fast 1.0, an epoch | 3.00 | ewc 1.50 | 2.00 |" in lines
     assert "| gone, an epoch | not measured: gone is not installed | | |" in lines
-    assert "*evclplus 0.4.0, commit abc, torch 2.13.0; 1 threads.*" in lines
+    assert "*evclplus 0.4.0, commit abc, torch 2.13.0; 1 thread.*" in lines
     assert (lines[0], lines[-1], "old" in lines) == ("before", "after", False)
 
 

@@ -110,11 +110,15 @@ def _spaced(count: int, first: float, last: float) -> tuple[float, ...]:
 
 
 def _range(curves: Sequence[npt.NDArray[np.float64]]) -> tuple[float, float, float]:
-    """The per cent at the bottom and the top, and between two lines: round numbers around all
-    means, some lines."""
+    """Of the means, in per cent."""
     means = 100 * np.concatenate([one.mean(axis=0) for one in curves])
-    means = means[np.isfinite(means)]
-    low, high = (float(means.min()), float(means.max())) if len(means) else (0.0, 100.0)
+    return round_range(means[np.isfinite(means)])
+
+
+def round_range(values: npt.NDArray[np.float64]) -> tuple[float, float, float]:
+    """What is at the bottom and the top, and between two lines: round numbers around all values,
+    some lines."""
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 100.0)
     step = next((one for one in STEPS if (high - low) / one <= MOST_LINES - 1), STEPS[-1])
     low, high = step * np.floor(low / step), step * np.ceil(high / step)
     return float(low), float(max(high, low + step)), step
@@ -122,16 +126,18 @@ def _range(curves: Sequence[npt.NDArray[np.float64]]) -> tuple[float, float, flo
 
 def _curve(row: MethodRow, places: tuple[float, ...], y: Height) -> Curve:
     means = 100 * row.curves.mean(axis=0)
+    points = tuple((x, y(value)) for x, value in zip(places, means, strict=True))
+    values = " ".join(number(float(value), 2) for value in means)
+    return curve_of(row, points, _band(row, places, y), values)
+
+
+def curve_of(
+    row: MethodRow, points: tuple[tuple[float, float], ...], band: str = "", values: str = ""
+) -> Curve:
+    """A row's line in its own colour and dashes."""
     first = 1 if row.is_upper_bound else 0
-    return Curve(
-        label=row.label,
-        is_ours=row.is_ours,
-        colour=row_style(row)[0],
-        dash=DASHES[(first + row.variant) % len(DASHES)],
-        points=tuple((x, y(value)) for x, value in zip(places, means, strict=True)),
-        band=_band(row, places, y),
-        values=" ".join(number(float(value), 2) for value in means),
-    )
+    dash = DASHES[(first + row.variant) % len(DASHES)]
+    return Curve(row.label, row.is_ours, row_style(row)[0], dash, points, band, values)
 
 
 def _band(row: MethodRow, places: tuple[float, ...], y: Height) -> str:

@@ -78,8 +78,10 @@ function follow(chart, svg) {
 }
 
 for (const chart of all(".chart")) {
-  all("svg", chart).forEach((svg) => follow(chart, svg));
-  const section = chart.closest("section");
+  all("svg[data-x]", chart).forEach((svg) => follow(chart, svg));
+}
+
+for (const section of all("section")) {
   for (const row of all("tr[data-label]", section)) {
     const dim = (on) => all("g[data-label]", section).forEach(
       (curve) => curve.classList.toggle("dim", on && curve.dataset.label !== row.dataset.label));

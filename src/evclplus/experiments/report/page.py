@@ -27,7 +27,6 @@ from evclplus.experiments.report.tables import (
     results_table,
     summary_table,
 )
-from evclplus.experiments.report.uncertainty import known
 from evclplus.experiments.report.uncertainty import section as uncertainty_section
 from evclplus.experiments.report.writers import BASELINE_RULE
 
@@ -144,7 +143,7 @@ def _section(comparison: Comparison) -> Section:
         wide=wide_chart(comparison),
         narrow=narrow_chart(comparison),
         matrices=_matrices(comparison),
-        uncertainty=uncertainty_section(comparison, known(comparison)),
+        uncertainty=uncertainty_section(comparison),
         provenance=[_provenance(row) for row in rows],
     )
 

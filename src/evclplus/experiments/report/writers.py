@@ -91,7 +91,7 @@ def to_markdown(comparisons: Sequence[Comparison]) -> str:
         if comparison.notes:
             parts.append("\n".join(_markdown_notes(comparison.notes)))
         if (uncertainty := uncertainty_table(comparison)) is not None:
-            parts += ["What it knows of what it knows:", markdown_table(uncertainty)]
+            parts += ["How sure the answers are:", markdown_table(uncertainty)]
         against = baseline_table(comparison)
         if against and comparison.baseline:
             name = for_markdown(comparison.baseline.label)
