@@ -464,6 +464,7 @@ def test_of_two_savers_one_is_refused(tmp_path: Path) -> None:
     assert len(ec.Learner.load(tmp_path / "both").learned) == 1 + outputs.index(1)
 
 
+@pytest.mark.slow
 def test_who_reads_while_two_write_reads_one_of_them(tmp_path: Path) -> None:
     first, second = (learned(tasks=count).save(tmp_path / str(count)) for count in (1, 2))
     target = learned().save(tmp_path / "both")

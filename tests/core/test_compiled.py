@@ -489,6 +489,7 @@ def learned(learner: ec.Learner, stream: ec.Stream, graphs: Graphs) -> list[int]
     return found
 
 
+@pytest.mark.slow
 def test_two_graphs_serve_heads_that_arrive_strengths_and_sizes(
     graphs: Graphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -518,6 +519,7 @@ def use(graphs: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_compiled_convolution_equals_the_definition(graphs: Graphs) -> None:
     network = converted("conv")
     batch = batch_for(MODULES["conv"][1])

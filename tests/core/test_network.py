@@ -117,7 +117,7 @@ def test_prediction_without_gradients_samples_every_weight_too() -> None:
     torch.testing.assert_close(fused.std(0).mean(), called.std(0).mean(), rtol=0.1, atol=0)
 
 
-@pytest.mark.parametrize("name", ["mlp", "conv", "attention"])
+@pytest.mark.parametrize("name", ["mlp", "conv", pytest.param("attention", marks=pytest.mark.slow)])
 def test_many_samples_have_the_moments_of_single_passes(name: str) -> None:
     """Sharing products and weights among samples must not change their distribution."""
     torch.manual_seed(0)

@@ -114,6 +114,7 @@ def command(*words: str, monkeypatch: pytest.MonkeyPatch) -> int:
     return int(stop.value.code or 0)
 
 
+@pytest.mark.slow
 def test_the_command_runs_what_is_missing_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,6 +75,7 @@ def test_compare_resumes_and_reports(tmp_path: Path) -> None:
     assert "other settings (training.epochs is 2, not 3)" in other.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_is_finished_and_the_next_call_goes_on(tmp_path: Path) -> None:
     words = [
         *("compare", "--methods", "finetune,vcl", "--seeds", "1", "--out", "out", "--jobs", "1"),
@@ -107,6 +108,7 @@ def test_an_interrupt_keeps_what_is_finished_and_the_next_call_goes_on(tmp_path:
     assert not running.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the worker through /proc")
 def test_a_killed_worker_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     words = [
@@ -325,6 +327,7 @@ def test_a_path_is_shown_as_it_is(
     assert (tmp_path / out / "record.json").exists()
 
 
+@pytest.mark.slow
 def test_any_encoding_of_the_terminal_will_do(tmp_path: Path) -> None:
     words = ("run", "--method", "finetune", "--epochs", "1", "--out", "öut", *QUICK)
     done = evclplus(*words, folder=tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
@@ -332,6 +335,7 @@ def test_any_encoding_of_the_terminal_will_do(tmp_path: Path) -> None:
     assert "record: ?ut/record.json" in done.stdout
 
 
+@pytest.mark.slow
 def test_without_docstrings_everything_is_there(tmp_path: Path) -> None:
     words = [sys.executable, "-OO", "-m", "evclplus", "list"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600)

@@ -22,6 +22,7 @@ def uncommented(text: str) -> dict[str, Any]:
     return tomllib.loads(re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE))
 
 
+@pytest.mark.slow
 def test_a_plan_runs_as_it_is(tmp_path: Path) -> None:
     made = evclplus("init", "--methods", "finetune,evcl+", "--seeds", "1", folder=tmp_path)
     assert made.returncode == 0, made.stderr

@@ -123,6 +123,7 @@ class Slow(Heard):
         super().started(job)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_between_two_jobs_is_replaced(tmp_path: Path) -> None:
     heard = Slow()
     work_through([Act(title, tmp_path) for title in ("one", "two", "three")], Processes(1), heard)

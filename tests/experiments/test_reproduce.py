@@ -129,6 +129,7 @@ def test_what_is_not_tuned_is_not_run() -> None:
         preset.experiment("split-digits", "evcl", 0)
 
 
+@pytest.mark.slow
 def test_a_preset_runs_reports_and_goes_on(tiny: Path) -> None:
     words = ("reproduce", "--preset", "tiny.toml", "--jobs", "1")
     first = evclplus(*words, "--methods", "finetune", "--seeds", "1", folder=tiny)

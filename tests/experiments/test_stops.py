@@ -204,6 +204,7 @@ def test_a_worker_that_is_stopped_while_it_compiles_says_nothing_more(
     assert not list(tmp_path.glob("evclplus-*"))
 
 
+@pytest.mark.slow
 def test_workers_save_when_their_parent_is_asked_to_stop(tmp_path: Path) -> None:
     words = (
         *("compare", "--methods", "vcl", "--seeds", "1", "--out", "out", "--jobs", "1", *LONG),
@@ -249,6 +250,7 @@ def test_a_search_on_a_full_disk_ends_with_a_line_and_goes_on_when_there_is_room
     assert not list(tmp_path.rglob("*.part"))
 
 
+@pytest.mark.slow
 def test_a_full_output_is_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "evclplus", "list"]
     with open("/dev/full", "w") as full:

@@ -44,6 +44,7 @@ def test_names_of_records_lead_nowhere_else() -> None:
     assert _harmless("split-mnist/evcl+-12ab/seed-3") == "split-mnist/evcl+-12ab/seed-3"
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     write_records(tmp_path / "runs", [make_record()])
     done = evclplus("track", "runs", "--to", "tensorboard", folder=tmp_path)

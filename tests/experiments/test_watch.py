@@ -152,6 +152,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         open_server(tmp_path, server.server_port)
 
 
+@pytest.mark.slow
 def test_a_grid_leaves_no_file_and_a_failing_one_does(tmp_path: Path) -> None:
     words = ("compare", "--methods", "finetune", "--seeds", "1", "--epochs", "1", "--jobs", "1")
     done = evclplus(*words, *QUICK, "--out", "out", folder=tmp_path)

@@ -126,6 +126,7 @@ def test_on_the_first_task_it_is_fine_tuning() -> None:
     assert torch.equal(*found)
 
 
+@pytest.mark.slow
 def test_it_remembers_digits_that_come_class_by_class() -> None:
     stream = ec.benchmark("split-digits", scenario="class", tasks=3)
 

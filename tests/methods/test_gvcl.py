@@ -63,6 +63,7 @@ def linear_task(rows: int, scales: list[float], weights: list[float], name: str)
     return ec.regression_task(x, x @ torch.tensor(weights), name=name)
 
 
+@pytest.mark.slow
 def test_as_beta_goes_to_zero_it_is_online_ewc() -> None:
     lam = 2.0
     first = linear_task(64, [0.5, 1.0, 1.5], [1.0, -2.0, 0.5], "first")

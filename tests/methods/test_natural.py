@@ -142,6 +142,7 @@ def test_the_first_step_is_that_of_plain_sgd_whatever_the_number_of_examples(cou
     assert torch.equal(start.q.variance, learner.q.variance)
 
 
+@pytest.mark.slow
 def test_training_comes_near_the_fixed_point_from_noisy_gradients() -> None:
     learner = ec.Learner(
         nn.Linear(4, 1, bias=False),

@@ -9,6 +9,7 @@ from tools import choose
 from tools.journal import Run, finished, write
 
 
+@pytest.mark.slow
 def test_values_are_tried_once_on_validation_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
