@@ -225,6 +225,7 @@ def test_workers_save_when_their_parent_is_asked_to_stop(tmp_path: Path) -> None
     assert not list(tmp_path.rglob("*.part"))
 
 
+@pytest.mark.slow
 def test_a_search_on_a_full_disk_ends_with_a_line_and_goes_on_when_there_is_room(
     tmp_path: Path,
 ) -> None:

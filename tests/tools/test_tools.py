@@ -15,6 +15,7 @@ from tools.variations import Variation, vary
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_variations_are_run_once_and_compared_over_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,8 @@ from PIL import Image
 from tools.bench.figure import PANELS, growth_figure
 from tools.bench.growth import FULL, Point, Sizes, growth
 
+pytestmark = pytest.mark.slow
+
 TINY = Sizes(
     parameters=(9_000, 20_000),
     batch_size=(16, 32),
