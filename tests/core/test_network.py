@@ -302,3 +302,14 @@ def test_what_cannot_be_converted_says_which_parameter_and_why(
     with pytest.raises(ConversionError, match=message) as caught:
         BayesianNetwork(module)
     assert "\n" not in str(caught.value)
+
+
+def test_many_samples_of_a_convolution_draw_its_weights_and_not_every_output() -> None:
+    """So equal positions of a picture have equal outputs under each draw."""
+    network = BayesianNetwork(nn.Sequential(nn.Conv2d(1, 2, 1), nn.Flatten()))
+    x = torch.full((2, 1, 3, 3), 0.5)
+    first, second = network.samples(posterior(network), x, 0, new_seeds(draws(), 2))
+    for output in (first, second):
+        positions = output.view(2, 2, 9)
+        torch.testing.assert_close(positions, positions[:1, :, :1].expand_as(positions))
+    assert not torch.allclose(first, second)

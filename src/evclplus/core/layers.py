@@ -3,6 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +47,9 @@ class LocalLayer(nn.Module, ABC):
     """
 
     loaded: Loaded
+    keeps_moments: ClassVar[bool] = True
+    """Whether many samples share the moments of what it makes of the data. Else weights are drawn
+    for each sample, as in later layers."""
 
     @abstractmethod
     def operation(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -68,12 +72,12 @@ class LocalLayer(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         loaded = self.loaded
         loaded.calls += 1
-        reads_data = loaded.data is None or _has_rows_of(x, loaded.data)
+        local = loaded.data is None or (self.keeps_moments and _has_rows_of(x, loaded.data))
         if not x.is_floating_point():  # whole numbers are numbers too
             x = x.to(loaded.means["weight"].dtype)
         if loaded.noise is None or not loaded.variances:
             return self.operation(x, loaded.means["weight"], loaded.means.get("bias")).to(x.dtype)
-        if not reads_data:
+        if not local:
             # One of many samples: a draw of the weights serves all examples with one product.
             weight = self.draw("weight")
             assert weight is not None
@@ -158,6 +162,9 @@ class LocalLinear(LocalLayer, nn.Linear):
 
 
 class LocalConvolution(LocalLayer):
+    # A number drawn for every position takes longer than the product.
+    keeps_moments = False
+
     def operation(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return self._conv_forward(x, weight, bias)  # type: ignore[no-any-return, operator]
 

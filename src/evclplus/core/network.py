@@ -332,9 +332,9 @@ class BayesianNetwork:
         not depend on the other rows. `kept` has drawn weights for each seed, see
         `PredictionNoise`, for whoever asks for some rows at a time.
 
-        A layer that reads the data computes its output's moments once and draws from them, each row
-        its own numbers. Later layers draw weights, one draw for all examples: half the products,
-        less noise to make.
+        A linear layer that reads the data computes its output's moments once and draws from them,
+        each row its own numbers. Later layers and convolutions draw weights, one draw for all
+        examples: half the products, less noise to make.
         """
         layers: dict[str, Loaded] = {}
         x = x.contiguous()  # whatever its layout in memory, the same numbers are the same data
