@@ -178,8 +178,10 @@ def _run(
             with clock("evaluate"):
                 results.rows.append([results.score(learner, seen) for seen in stream.seen(task)])
             after_task(results)
-        with clock("uncertainty"):
-            known = figures(learner, stream, results.side) if learner.classifies else None
+        known = None
+        if learner.classifies:
+            with clock("uncertainty"):
+                known = figures(learner, stream, results.side)
         record = _record(experiment, stream, results, clock, command, learner, known)
         if keep is not None and learner.ranks.writes:
             finish(record, keep)
