@@ -125,7 +125,7 @@ def accuracies(preset: Preset, folder: Path) -> dict[tuple[str, str], list[float
     found: dict[tuple[str, str], list[float]] = {}
     for record in records_of(preset, folder)[0]:
         key = record.benchmark, record.method
-        found.setdefault(key, []).append(100 * record.average_accuracy)
+        found.setdefault(key, []).append(100 * record.average)
     return found
 
 

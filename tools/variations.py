@@ -75,7 +75,7 @@ def _table(variations: Sequence[Variation], runs: Mapping[str, Sequence[Cell]]) 
 
 def _accuracy(made: Sequence[Cell], benchmark: str) -> dict[int, float]:
     return {
-        cell.experiment.seed: 100 * record.average_accuracy
+        cell.experiment.seed: 100 * record.average
         for cell in made
         if cell.experiment.benchmark == benchmark
         and (record := find_record(cell.folder)) is not None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from evclplus import checkpoint
-from evclplus.answers import Answers, Evaluation, RegressionEvaluation, Uncertainty
+from evclplus.answers import Answers, Evaluation, Predictor, RegressionEvaluation, Uncertainty
 from evclplus.callbacks import Callback
 from evclplus.checks import check_labels, check_module, usable_device
 from evclplus.conformal import Conformal
@@ -453,7 +453,7 @@ class Learner:
             raise StateError("evaluate_regression is for a learner with criterion='regression'")
         chosen = self._chosen(tasks, on)
         names = tuple(task.name for task in chosen)
-        found = [self._regression_scores(getattr(task, on), task.name) for task in chosen]
+        found = [self.regression_score(getattr(task, on), task.name) for task in chosen]
         return RegressionEvaluation(names, tuple(found))
 
     def evaluate(
@@ -472,17 +472,34 @@ class Learner:
     def score(self, examples: Examples, name: str) -> Scores:
         """Scores on any examples, also those of a task that is not learned yet."""
         self._check_scored(examples, name)
-        outputs = max(self.outputs_seen.get(examples.head, 0), examples.outputs)
-        own = self.network.linear_head(examples.head)
-        narrow = own is not None and own.out_features < outputs
-        new = examples.head not in self.outputs_seen or narrow
-        with torch.inference_mode(False):
-            by = self._with_head(examples)[:2] if new else None
+        outputs, by = self._asked_of(examples)
         asked = examples.head, outputs, self._samples(None), by
         found = [
             self._answers.probabilities(self._inputs(some), *asked)[0] for some in examples.parts()
         ]
         return scores(torch.cat(found), examples.labels)
+
+    def regression_score(self, examples: Examples, name: str) -> RegressionScores:
+        """The same for numbers."""
+        if not isinstance(self.likelihood, Regression):
+            raise StateError("regression_score is for a learner with criterion='regression'")
+        if len(examples) == 0:
+            raise DataError(f"task {name!r} has no examples to be tested on")
+        outputs, by = self._asked_of(examples)
+        values, head = self._inputs(examples), examples.head
+        parts = self._answers.outputs(values, head, self._samples(None), by)
+        drawn = torch.cat([part[:, :, :outputs] for part in parts], 1)
+        return regression_scores(drawn, examples.labels, self.likelihood.std)
+
+    def _asked_of(self, examples: Examples) -> tuple[int, Predictor | None]:
+        """How many outputs answer for examples, and what does where it is not what was learned:
+        a head that is not there yet."""
+        outputs = max(self.outputs_seen.get(examples.head, 0), examples.outputs)
+        own = self.network.linear_head(examples.head)
+        narrow = own is not None and own.out_features < outputs
+        new = examples.head not in self.outputs_seen or narrow
+        with torch.inference_mode(False):
+            return outputs, self._with_head(examples)[:2] if new else None
 
     def _score_untold(self, examples: Examples, task: Task) -> tuple[Scores, float]:
         """Scores where the head has to be chosen, and how often it was the right one."""
@@ -492,16 +509,6 @@ class Learner:
         labels = self._answers.columns(task.head)[examples.labels]
         heads = torch.tensor([one.head for one in self.learned])[tasks]
         return scores(probabilities, labels), (heads == task.head).double().mean().item()
-
-    def _regression_scores(self, examples: Examples, name: str) -> RegressionScores:
-        assert isinstance(self.likelihood, Regression)
-        if len(examples) == 0:
-            raise DataError(f"task {name!r} has no examples to be tested on")
-        outputs = self.outputs_seen[examples.head]
-        values, head = self._inputs(examples), examples.head
-        parts = self._answers.outputs(values, head, self._samples(None))
-        drawn = torch.cat([part[:, :, :outputs] for part in parts], 1)
-        return regression_scores(drawn, examples.labels, self.likelihood.std)
 
     def _chosen(self, tasks: Task | Iterable[Task], on: Side) -> list[Task]:
         """The tasks to evaluate, all of them learned before."""

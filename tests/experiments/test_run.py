@@ -157,7 +157,7 @@ def test_a_run_that_fails_is_visibly_unfinished(tmp_path: Path) -> None:
         run_into(tmp_path, wild)
     assert not (tmp_path / "record.json").exists()
     note = json.loads((tmp_path / "unfinished.json").read_text())
-    assert len(note["accuracy"]) == 1
+    assert len(note["matrix"]) == 1
     assert find_records(tmp_path) == []
 
 

@@ -23,7 +23,7 @@ def test_tensorboard_reads_a_record(tmp_path: Path) -> None:
     read = scalars(place)
     steps, values = zip(*read["accuracy/task 1"], strict=True)
     assert steps == (1, 2, 3, 4, 5)
-    assert values == pytest.approx([row[0] for row in records[1].accuracy])
+    assert values == pytest.approx([row[0] for row in records[1].matrix])
     assert read["accuracy/average"][-1][1] == pytest.approx(records[1].average_accuracy)
     assert read["final/forgetting"][0][1] == pytest.approx(records[1].forgetting, abs=1e-6)
     assert len(list(out.rglob("events.out.tfevents.*"))) == 3

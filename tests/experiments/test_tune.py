@@ -246,11 +246,11 @@ def test_what_is_reported_ends_as_the_score(tmp_path: Path) -> None:
     reported = [trial.intermediate_values[step] for step in range(5 * search.runs)]
     assert reported[-1] == pytest.approx(trial.value)
     records = [run(search.experiment(chosen_of(trial.params), seed)) for seed in search.seeds]
-    first, second = (record.average_accuracy for record in records)
+    first, second = (record.average for record in records)
     assert trial.value == pytest.approx((first + second) / 2)
-    for step, seen in enumerate(records[0].accuracy):
+    for step, seen in enumerate(records[0].matrix):
         assert reported[step] == pytest.approx(sum(seen) / 5 / 2)
-    for step, seen in enumerate(records[1].accuracy):
+    for step, seen in enumerate(records[1].matrix):
         assert reported[5 + step] == pytest.approx((first + sum(seen) / 5) / 2)
 
 

@@ -43,7 +43,7 @@ def test_variations_are_run_once_and_compared_over_seeds(
         files = sorted((out / name).rglob("record.json"))
         records = [Record.read(file) for file in files]
         assert {record.environment["command"] for record in records} == {"python some.py"}
-        accuracy[name] = [100 * record.average_accuracy for record in records]
+        accuracy[name] = [100 * record.average for record in records]
     test = stats.ttest_rel(accuracy["stiff"], accuracy["first"])
     interval = test.confidence_interval()
     expected = f"{interval.low:+.2f} to {interval.high:+.2f})"

@@ -136,7 +136,7 @@ def _record_reader(folder: Path) -> Callable[[bytes], object]:
         record = Record.read(path)
         (comparison,) = comparisons_of([record])
         results_table(comparison)
-        if not 0 <= record.average_accuracy <= 1:
+        if not 0 <= record.average <= 1:
             raise WrongError("an accuracy that is none")
 
     return _file(folder / "record.json", read)

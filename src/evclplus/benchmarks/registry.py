@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from evclplus.benchmarks import digits, pretrained, published
+from evclplus.core.metrics import ACCURACY, ERROR, Metric
 from evclplus.data.features import Pair, of_cifar10, of_newsgroups
 from evclplus.errors import SettingsError
 from evclplus.settings import nearest, whole
@@ -37,6 +38,12 @@ class Benchmark:
     tasks: int = 5
     model: str | None = None
     features: Callable[[Path | str | None], Pair] | None = None
+    metric: Metric = ACCURACY
+
+    @property
+    def answers(self) -> str:
+        """What the outputs of a task stand for."""
+        return "classes" if self.metric is ACCURACY else "number to predict"
 
     @property
     def dimensions(self) -> str:
@@ -44,7 +51,7 @@ class Benchmark:
         train, test = self.examples
         needed = " and ".join(name for name in (self.dataset, self.model) if name)
         return (
-            f"{self.tasks} tasks of {self.classes_per_task} classes, "
+            f"{self.tasks} tasks of {self.classes_per_task} {self.answers}, "
             f"{self.settings().scenario}-incremental; {'x'.join(map(str, self.shape))}; "
             f"{train:,} examples, {f'{test:,} for testing' if test else 'a fifth held out'}; "
             f"data: {needed or 'embedded'}"
@@ -169,6 +176,18 @@ _ALL = (
         examples=(1_797, 0),
         shape=(1, 8, 8),
         classes_per_task=10,
+    ),
+    Benchmark(
+        "rotated-digits-angle",
+        "scikit-learn's 8x8 digits in pairs: by how much each is turned, offline",
+        digits.AngleSettings,
+        digits.rotated_digits_angle,
+        hidden=(100, 100),
+        dataset=None,
+        examples=(7_188, 0),
+        shape=(1, 8, 8),
+        classes_per_task=1,
+        metric=ERROR,
     ),
     Benchmark(
         "split-newsgroups",

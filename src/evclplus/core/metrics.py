@@ -16,6 +16,70 @@ CALIBRATION_BINS = 15
 
 
 @dataclass(frozen=True)
+class Metric:
+    """What the answers for a task are judged by: a field of its scores, under the same name in a
+    record, and the record's fields of what follows from it."""
+
+    name: str
+    title: str
+    higher_is_better: bool
+    unit: str
+    before: str
+    untrained: str
+    average: str
+    learning: str
+
+    @property
+    def sign(self) -> int:
+        """Times this, higher is better."""
+        return 1 if self.higher_is_better else -1
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Those of a record that no other metric has."""
+        return self.name, self.before, self.untrained, self.average, self.learning
+
+    def summary(
+        self, matrix: Matrix, before: Sequence[float], untrained: Sequence[float]
+    ) -> dict[str, float]:
+        """What a record says of a whole run. Forgetting is loss and transfer is gain, whichever way
+        is better: of errors, forgetting is their rise from the lowest."""
+        good = [[self.sign * value for value in row] for row in matrix]
+        befores = [self.sign * value for value in before]
+        return {
+            self.average: average(matrix),
+            self.learning: learning_accuracy(matrix),
+            "forgetting": forgetting(good),
+            "backward_transfer": backward_transfer(good),
+            "forward_transfer": forward_transfer(
+                befores, [self.sign * value for value in untrained]
+            ),
+        }
+
+
+ACCURACY = Metric(
+    "accuracy",
+    "accuracy",
+    True,
+    "%",
+    "accuracy_before",
+    "accuracy_untrained",
+    "average_accuracy",
+    "learning_accuracy",
+)
+ERROR = Metric(
+    "root_mean_squared_error",
+    "RMSE",
+    False,
+    "",
+    "error_before",
+    "error_untrained",
+    "average_error",
+    "learning_error",
+)
+
+
+@dataclass(frozen=True)
 class Scores:
     """How good predicted probabilities are on one task."""
 

@@ -98,7 +98,7 @@ def outcomes(all_cells: Sequence[CheckCell]) -> list[Outcome]:
     return [
         Outcome(
             check,
-            tuple(100 * record.average_accuracy for record in records),
+            tuple(100 * record.average for record in records),
             tuple(dict.fromkeys(_commit(record) for record in records)),
         )
         for check, records in found.values()

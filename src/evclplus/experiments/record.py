@@ -1,14 +1,23 @@
 """What one run leaves behind: record.json, written once, when the run is complete."""
 
 import json
+from collections.abc import Mapping, Sequence
 from math import isclose
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from evclplus.benchmarks.registry import BENCHMARKS
-from evclplus.core import metrics
+from evclplus.core.metrics import ACCURACY, ERROR, Metric, average
 from evclplus.errors import FileError, SettingsError
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.uncertainty import Figures
@@ -23,12 +32,31 @@ UNFINISHED = "unfinished.json"
 """What a run directory holds instead of a record while its run is not complete."""
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Distance = Annotated[float, Field(ge=0.0)]
 Triangle = list[list[float]]
 """Row t holds a figure for tasks 1..t after learning task t."""
 
+MATRICES = {
+    ACCURACY: ("accuracy", "negative_log_likelihood", "brier_score", "calibration_error"),
+    ERROR: ("root_mean_squared_error", "negative_log_likelihood"),
+}
+AVERAGES = {
+    "negative_log_likelihood": "average_negative_log_likelihood",
+    "brier_score": "average_brier_score",
+    "calibration_error": "average_calibration_error",
+}
+"""What is a mean after the last task, beside the metric's own."""
+
+FIELDS = {
+    metric: {*metric.fields, *names, *(AVERAGES[one] for one in names if one in AVERAGES)}
+    for metric, names in MATRICES.items()
+}
+"""The fields of a record that only some metrics have."""
+
 
 class Record(BaseModel):
-    """The result of one experiment. Accuracies are fractions between 0 and 1."""
+    """The result of one experiment. Accuracies are fractions between 0 and 1. A stream of numbers
+    to predict has errors in their place and no figures that are for classes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -40,21 +68,30 @@ class Record(BaseModel):
     tasks: list[str] = Field(min_length=1, description="names, in the order of learning")
     notes: list[str] = Field(description="what a reader must know, e.g. a protocol that leaks")
 
-    accuracy: list[list[Fraction]]
+    accuracy: list[list[Fraction]] | None = None
+    root_mean_squared_error: list[list[Distance]] | None = None
     negative_log_likelihood: Triangle
-    brier_score: Triangle
-    calibration_error: Triangle
-    accuracy_before: list[Fraction] = Field(description="on each task just before learning it")
-    accuracy_untrained: list[Fraction] = Field(description="on each task with the first weights")
+    brier_score: Triangle | None = None
+    calibration_error: Triangle | None = None
+    accuracy_before: list[Fraction] | None = Field(
+        None, description="on each task just before learning it"
+    )
+    accuracy_untrained: list[Fraction] | None = Field(
+        None, description="on each task with the first weights"
+    )
+    error_before: list[Distance] | None = None
+    error_untrained: list[Distance] | None = None
 
-    average_accuracy: float
+    average_accuracy: float | None = None
+    average_error: float | None = None
     forgetting: float
     backward_transfer: float
     forward_transfer: float
-    learning_accuracy: float
+    learning_accuracy: float | None = None
+    learning_error: float | None = None
     average_negative_log_likelihood: float
-    average_brier_score: float
-    average_calibration_error: float
+    average_brier_score: float | None = None
+    average_calibration_error: float | None = None
 
     calibrated: list[dict[str, float]] = Field(
         default_factory=list, description="strengths found on each task, by name"
@@ -63,13 +100,47 @@ class Record(BaseModel):
     environment: dict[str, Any] = Field(description="versions, threads, commit, command")
     seconds: dict[str, float] = Field(description="time per phase")
 
+    @property
+    def metric(self) -> Metric:
+        """What the tasks are judged by."""
+        return ACCURACY if self.accuracy is not None else ERROR
+
+    @property
+    def matrix(self) -> Triangle:
+        """By its metric."""
+        found: Triangle = getattr(self, self.metric.name)
+        return found
+
+    @property
+    def average(self) -> float:
+        """The mean of its metric over all tasks after the last one."""
+        found: float = getattr(self, self.metric.average)
+        return found
+
+    @model_validator(mode="after")
+    def _has_the_fields_of_its_metric(self) -> "Record":
+        own = FIELDS[self.metric]
+        for name in sorted(set.union(*FIELDS.values())):
+            there = getattr(self, name) is not None
+            if there != (name in own):
+                said = "is in" if there else "is missing in"
+                raise ValueError(f"{name} {said} a record of {self.metric.title}")
+        if self.metric is not ACCURACY and self.uncertainty is not None:
+            raise ValueError(f"uncertainty, which is of classes, is in a record of {ERROR.title}")
+        return self
+
     @model_validator(mode="after")
     def _matrices_are_triangles(self) -> "Record":
         lengths = list(range(1, len(self.tasks) + 1))
-        for name in ("accuracy", "negative_log_likelihood", "brier_score", "calibration_error"):
+        for name in MATRICES[self.metric]:
             if [len(row) for row in getattr(self, name)] != lengths:
                 raise ValueError(f"{name} is not a lower triangle over {len(self.tasks)} tasks")
         return self
+
+    @model_serializer(mode="wrap")
+    def _leave_out_other_metrics(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        others = set.union(*FIELDS.values()) - FIELDS[self.metric]
+        return {name: value for name, value in handler(self).items() if name not in others}
 
     def check_figures(self) -> None:
         """What stands in two places has to be the same in both: a flipped digit shows."""
@@ -78,20 +149,14 @@ class Record(BaseModel):
                 raise ValueError(f"{name} is another than the {name} of its config")
         "".join((self.method, self.benchmark, *self.tasks)).encode()  # half a pair of surrogates?
         count = len(self.tasks)
-        if not len(self.accuracy_before) == len(self.accuracy_untrained) == count:
-            raise ValueError(f"accuracy_before or accuracy_untrained is not over {count} tasks")
-        before, untrained = self.accuracy_before, self.accuracy_untrained
-        expected = {
-            "average_accuracy": metrics.average(self.accuracy),
-            "forgetting": metrics.forgetting(self.accuracy),
-            "backward_transfer": metrics.backward_transfer(self.accuracy),
-            "forward_transfer": metrics.forward_transfer(before, untrained),
-            "learning_accuracy": metrics.learning_accuracy(self.accuracy),
-            "average_negative_log_likelihood": metrics.average(self.negative_log_likelihood),
-            "average_brier_score": metrics.average(self.brier_score),
-            "average_calibration_error": metrics.average(self.calibration_error),
-        }
-        for name, value in expected.items():
+        metric = self.metric
+        if self.benchmark in BENCHMARKS and BENCHMARKS[self.benchmark].metric is not metric:
+            raise ValueError(f"{metric.title} is not what {self.benchmark} is judged by")
+        before, untrained = getattr(self, metric.before), getattr(self, metric.untrained)
+        if not len(before) == len(untrained) == count:
+            raise ValueError(f"{metric.before} or {metric.untrained} is not over {count} tasks")
+        found = {name: getattr(self, name) for name in MATRICES[metric]}
+        for name, value in summary(metric, found, before, untrained).items():
             if not isclose(getattr(self, name), value, rel_tol=1e-6, abs_tol=1e-6):
                 raise ValueError(
                     f"{name} is {getattr(self, name):g}, but its table makes it {value:g}"
@@ -154,6 +219,18 @@ class Record(BaseModel):
             where = ".".join(map(str, reason["loc"])) if reason else ""
             what = reason["msg"] if reason else str(error).splitlines()[0]
             raise FileError(f"{path} is not a valid record: {where} {what}".strip()) from None
+
+
+def summary(
+    metric: Metric,
+    matrices: Mapping[str, Triangle],
+    before: Sequence[float],
+    untrained: Sequence[float],
+) -> dict[str, float]:
+    """The fields of a record that follow from others."""
+    own = metric.summary(matrices[metric.name], before, untrained)
+    means = {name: average(found) for name, found in matrices.items()}
+    return own | {AVERAGES[name]: mean for name, mean in means.items() if name in AVERAGES}
 
 
 def read_json(path: Path) -> Any:

@@ -193,7 +193,7 @@ class _Follower:
             record = self._learn(cell)
             self.say(
                 f"[{self.total - len(self.waiting)}/{self.total}] {cell.title}: "
-                f"{100 * record.average_accuracy:.1f} % in {record.seconds['total']:.0f} s"
+                f"{100 * record.average:.1f} % in {record.seconds['total']:.0f} s"
                 f"{f', {UNCOMMITTED}' if record.is_dirty else ''}{self.time_left()}"
             )
         benchmark = cell.experiment.benchmark

@@ -16,10 +16,10 @@ from evclplus.core import metrics
 from evclplus.errors import FileError
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.environment import environment
-from evclplus.experiments.record import Record
+from evclplus.experiments.record import MATRICES, Record, summary
 from evclplus.experiments.store import find_record
 from evclplus.experiments.uncertainty import Figures, figures
-from evclplus.experiments.unfinished import CHECKPOINTS, clear, leave_note, read_note
+from evclplus.experiments.unfinished import CHECKPOINTS, Row, clear, leave_note, read_note
 from evclplus.learner import Learner, ranks_for
 from evclplus.locks import only_writer
 from evclplus.methods import method, options_of
@@ -150,7 +150,7 @@ def _run(
 ) -> Record:
     experiment, stream = resolved.experiment, resolved.stream
     learner = build_learner(resolved, callback)
-    results = Results(experiment.evaluate_on)
+    results = Results(experiment.evaluate_on, BENCHMARKS[experiment.benchmark].metric)
     place = Checkpoints(Path() if keep is None else keep / CHECKPOINTS, every, LEAST, alone=False)
     place.ranks = learner.ranks
     if keep is not None:
@@ -159,7 +159,7 @@ def _run(
         learner.ranks.agree("what was learned so far", *so_far)
     if not results.untrained:
         with clock("evaluate"):
-            results.untrained = [results.score(learner, task).accuracy for task in stream]
+            results.untrained = [results.value(learner, task) for task in stream]
     for done in range(len(results.rows)):
         after_task(results.first(done + 1))
     try:
@@ -167,7 +167,7 @@ def _run(
             task = stream[index]
             if index == len(learner.learned):
                 with clock("evaluate"):
-                    results.before.append(results.score(learner, task).accuracy)
+                    results.before.append(results.value(learner, task))
                 noted = keep is not None and place.write(
                     partial(leave_note, keep, experiment, results, clock.seconds, learner.forms)
                 )
@@ -178,8 +178,10 @@ def _run(
             with clock("evaluate"):
                 results.rows.append([results.score(learner, seen) for seen in stream.seen(task)])
             after_task(results)
-        with clock("uncertainty"):
-            known = figures(learner, stream, results.side)
+        known = None
+        if learner.classifies:
+            with clock("uncertainty"):
+                known = figures(learner, stream, results.side)
         record = _record(experiment, stream, results, clock, command, learner, known)
         if keep is not None and learner.ranks.writes:
             finish(record, keep)
@@ -198,16 +200,16 @@ def _go_on(
     clock: "Clock",
 ) -> "Results":
     """What a stopped run of the same experiment has found; the learner becomes its learner."""
-    results = Results(experiment.evaluate_on)
+    results = Results(experiment.evaluate_on, BENCHMARKS[experiment.benchmark].metric)
     note = read_note(keep)
     if note is None or note.config.fingerprint() != experiment.fingerprint():
         return results
-    results.untrained, results.resumed = note.accuracy_untrained, note.resumed
+    results.untrained, results.resumed = note.untrained, note.resumed
     # A learner is of use if all is known that was to be found before its last task.
-    known = min(len(note.rows) + 1, len(note.accuracy_before))
+    known = min(len(note.rows) + 1, len(note.before))
     learner.resume(place, [stream[index] for index in range(known)])
     learned = len(learner.learned)
-    results.before, results.rows = note.accuracy_before[:learned], note.rows[:learned]
+    results.before, results.rows = note.before[:learned], list(note.rows[:learned])
     if learned or place.task(0).exists():
         results.resumed += 1
         clock.seconds |= note.seconds
@@ -231,6 +233,7 @@ def build_learner(resolved: Resolved, callback: Callback | None = None) -> Learn
         chosen,
         seed=experiment.seed,
         samples=experiment.samples,
+        criterion=stream.likelihood,
         callback=callback,
         **dict(experiment.training),
     )
@@ -281,9 +284,10 @@ class Results:
     """Scores as they come in."""
 
     side: str
+    metric: metrics.Metric
     untrained: list[float] = field(default_factory=list)
     before: list[float] = field(default_factory=list)
-    rows: list[list[metrics.Scores]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     resumed: int = 0
     """How often the run was stopped and gone on with."""
 
@@ -291,8 +295,14 @@ class Results:
         """As it was after so many tasks."""
         return replace(self, before=self.before[:count], rows=self.rows[:count])
 
-    def score(self, learner: Learner, task: Task) -> metrics.Scores:
-        return learner.score(getattr(task, self.side), task.name)
+    def score(self, learner: Learner, task: Task) -> metrics.Scores | metrics.RegressionScores:
+        ask = learner.score if learner.classifies else learner.regression_score
+        return ask(getattr(task, self.side), task.name)
+
+    def value(self, learner: Learner, task: Task) -> float:
+        """By the metric."""
+        found: float = getattr(self.score(learner, task), self.metric.name)
+        return found
 
     def matrix(self, name: str) -> list[list[float]]:
         return [[getattr(score, name) for score in row] for row in self.rows]
@@ -325,12 +335,10 @@ def _record(
     clock: Clock,
     command: str,
     learner: Learner,
-    known: Figures,
+    known: Figures | None,
 ) -> Record:
-    accuracy = results.matrix("accuracy")
-    nll = results.matrix("negative_log_likelihood")
-    brier = results.matrix("brier_score")
-    calibration = results.matrix("calibration_error")
+    metric = results.metric
+    matrices = {name: results.matrix(name) for name in MATRICES[metric]}
     notes = list(stream.notes)
     if experiment.evaluate_on == "validation":
         notes.append("scores are on validation data, not on the test set")
@@ -341,20 +349,9 @@ def _record(
         config=experiment,
         tasks=[task.name for task in stream],
         notes=notes,
-        accuracy=accuracy,
-        negative_log_likelihood=nll,
-        brier_score=brier,
-        calibration_error=calibration,
-        accuracy_before=results.before,
-        accuracy_untrained=results.untrained,
-        average_accuracy=metrics.average(accuracy),
-        forgetting=metrics.forgetting(accuracy),
-        backward_transfer=metrics.backward_transfer(accuracy),
-        forward_transfer=metrics.forward_transfer(results.before, results.untrained),
-        learning_accuracy=metrics.learning_accuracy(accuracy),
-        average_negative_log_likelihood=metrics.average(nll),
-        average_brier_score=metrics.average(brier),
-        average_calibration_error=metrics.average(calibration),
+        **matrices,
+        **{metric.before: results.before, metric.untrained: results.untrained},
+        **summary(metric, matrices, results.before, results.untrained),
         calibrated=[task.calibrated for task in learner.learned],
         uncertainty=known,
         environment=environment(

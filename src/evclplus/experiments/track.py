@@ -32,15 +32,17 @@ def track(folder: Path, to: Target, out: Path, project: str, mode: Mode) -> int:
 
 
 def scores(record: Record) -> Iterator[tuple[int, dict[str, float]]]:
-    """After each task: the mean accuracy on all tasks so far, and that on each."""
-    for after, row in enumerate(record.accuracy, 1):
-        each = {f"accuracy/task {task}": value for task, value in enumerate(row, 1)}
-        yield after, {"accuracy/average": float(np.mean(row)), **each}
+    """After each task: the metric's mean over all tasks so far, and each of them."""
+    name = record.metric.name
+    for after, row in enumerate(record.matrix, 1):
+        each = {f"{name}/task {task}": value for task, value in enumerate(row, 1)}
+        yield after, {f"{name}/average": float(np.mean(row)), **each}
 
 
 def summary(record: Record) -> dict[str, float]:
     """What a table shows of a record."""
-    return {f"final/{measure.field}": getattr(record, measure.field) for measure in MEASURES}
+    measures = MEASURES[record.metric].all
+    return {f"final/{measure.field}": getattr(record, measure.field) for measure in measures}
 
 
 def settings(record: Record) -> dict[str, bool | float | str]:

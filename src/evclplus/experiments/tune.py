@@ -23,9 +23,10 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import BaseTrial, FrozenTrial, TrialState
 from pydantic import BaseModel
 
-from evclplus.benchmarks.registry import BENCHMARKS
+from evclplus.benchmarks.registry import BENCHMARKS, find_benchmark
 from evclplus.callbacks import Callback
-from evclplus.errors import FileError, TrainingError
+from evclplus.core.metrics import ACCURACY
+from evclplus.errors import FileError, SettingsError, TrainingError
 from evclplus.experiments.compare import cells, gpus_of, place_name
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.environment import environment
@@ -321,7 +322,7 @@ def score(work: TrialWork, keep: Path | None, callback: Callback | None = None) 
             return Answer(reported=answer.reported, score=0.0)
         except _BehindError:
             return answer
-        finished += record.average_accuracy
+        finished += record.average
     return Answer(reported=answer.reported, score=finished / runs)
 
 
@@ -443,6 +444,12 @@ def tune(
     command: str = "",
 ) -> list[str]:
     """Bring every search to the same number of trials and return what went wrong, a line each."""
+    for one in searches:
+        if find_benchmark(one.benchmark).metric is not ACCURACY:
+            raise SettingsError(
+                f"{one.benchmark} has no classes, and a search looks for the best accuracy; choose "
+                'settings by hand, with evaluate_on = "validation" in a plan (evclplus init)'
+            )
     # Missing data and wrong names show here, before anything is written.
     settled = cells([one.experiment(Chosen(), FIRST_SEED) for one in searches], Path())
     plain = {one.title: cell.experiment for one, cell in zip(searches, settled, strict=True)}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from evclplus.core.metrics import Scores
+from evclplus.core.metrics import RegressionScores, Scores
 from evclplus.experiments.config import Experiment
 from evclplus.experiments.record import UNFINISHED, Triangle
 from evclplus.files import make_folder, write_atomically
@@ -15,18 +15,20 @@ if TYPE_CHECKING:
     from evclplus.experiments.run import Results
 
 CHECKPOINTS = "checkpoints"
+Row = list[Scores | RegressionScores]
+"""Of each task that is learned, after the last of them."""
 
 
 class Unfinished(BaseModel):
-    """The scores so far. `accuracy_before` is one ahead of the rows while a task is learned."""
+    """The scores so far. `before` is one ahead of the rows while a task is learned."""
 
     model_config = ConfigDict(extra="ignore")
 
     config: Experiment
-    accuracy: Triangle = Field(description="for who looks at a run under way; part of `rows`")
-    accuracy_untrained: list[float]
-    accuracy_before: list[float]
-    rows: list[list[Scores]]
+    matrix: Triangle = Field(description="for who looks at a run under way; part of `rows`")
+    untrained: list[float]
+    before: list[float]
+    rows: list[Row]
     seconds: dict[str, float]
     steps: list[str]
     resumed: int = 0
@@ -41,9 +43,9 @@ def leave_note(
 ) -> None:
     note = Unfinished(
         config=experiment,
-        accuracy=results.matrix("accuracy"),
-        accuracy_untrained=results.untrained,
-        accuracy_before=results.before,
+        matrix=results.matrix(results.metric.name),
+        untrained=results.untrained,
+        before=results.before,
         rows=results.rows,
         seconds=seconds,
         steps=sorted(forms),
@@ -59,7 +61,7 @@ def read_note(folder: Path) -> Unfinished | None:
     except (OSError, ValidationError, ValueError):
         return None
     whole = all(len(row) == index for index, row in enumerate(note.rows, start=1))
-    return note if whole and len(note.rows) <= len(note.accuracy_before) else None
+    return note if whole and len(note.rows) <= len(note.before) else None
 
 
 def clear(folder: Path) -> None:

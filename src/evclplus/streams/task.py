@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from evclplus.core.examples import Examples
+from evclplus.core.likelihoods import Classification, Likelihood
 from evclplus.errors import DataError
 
 Scenario = Literal["task", "domain", "class"]
@@ -71,6 +72,8 @@ class Stream:
     scenario: Scenario
     settings: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    likelihood: Likelihood = field(default_factory=Classification)
+    """What its labels are: classes, or numbers."""
 
     def __post_init__(self) -> None:
         if not self.tasks:

@@ -70,8 +70,8 @@ def test_another_stream_is_another_problem(changes: dict[str, object], title: st
 
 def test_a_repeated_seed_counts_once_and_says_so() -> None:
     row = only([make_record("ewc", 4), make_record("ewc", 4, average_accuracy=0.1)]).rows[0]
-    assert row.accuracy.count == 1
-    assert row.accuracy.mean == make_record("ewc", 4).average_accuracy
+    assert row.average.count == 1
+    assert row.average.mean == make_record("ewc", 4).average_accuracy
     assert "seed 4" in row.notes[0]
 
 
@@ -92,8 +92,8 @@ def test_there_may_be_no_baseline(method: str) -> None:
 def test_curves_and_matrix_are_means_of_the_records() -> None:
     records = [make_record("vcl", seed) for seed in range(3)]
     row = only(records).rows[0]
-    assert row.curves[1, 2] == pytest.approx(sum(records[1].accuracy[2]) / 3)
-    assert row.matrix[3, 1] == pytest.approx(sum(r.accuracy[3][1] for r in records) / 3)
+    assert row.curves[1, 2] == pytest.approx(sum(records[1].matrix[2]) / 3)
+    assert row.matrix[3, 1] == pytest.approx(sum(r.matrix[3][1] for r in records) / 3)
     assert np.isnan(row.matrix[1, 3])
 
 

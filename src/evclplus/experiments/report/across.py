@@ -118,7 +118,7 @@ class Across:
         ours = self.row(benchmark, self.ours or "")
         rows = {name: self.row(benchmark, name) for name in self.methods if name != self.ours}
         found = [
-            paired_difference(ours.accuracy_by_seed, row.accuracy_by_seed).p_value
+            paired_difference(ours.average_by_seed, row.average_by_seed).p_value
             if ours and row
             else None
             for row in rows.values()
@@ -130,7 +130,7 @@ class Across:
         ours, theirs = self.row(benchmark, self.ours), self.row(benchmark, method)
         if ours is None or theirs is None:
             return TableCell(NOT_RUN)
-        found = paired_difference(ours.accuracy_by_seed, theirs.accuracy_by_seed)
+        found = paired_difference(ours.average_by_seed, theirs.average_by_seed)
         if found.pairs < 2:
             return TableCell(TOO_FEW_PAIRS)
         shown = p_value(self._corrected(benchmark)[method])
@@ -146,7 +146,7 @@ class Across:
         for method, row in zip(self.methods, self.table().rows, strict=True):
             figures = [reported.get(benchmark, {}).get(method) for benchmark in self.benchmarks]
             spreads = [
-                found.accuracy if (found := self.row(benchmark, method)) else None
+                found.average if (found := self.row(benchmark, method)) else None
                 for benchmark in self.benchmarks
             ]
             cells = [
@@ -226,7 +226,7 @@ def _with_figure(cell: TableCell, figure: float, word: str) -> TableCell:
 
 
 def _csv_cells(row: MethodRow) -> list[str]:
-    accuracy = row.accuracy
+    accuracy = row.average
     return [exact(accuracy.mean, 100), exact(accuracy.deviation, 100), str(accuracy.count)]
 
 

@@ -1,6 +1,6 @@
 """Curves for the page: where everything is drawn, in the units of an inline SVG."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,22 +9,22 @@ import numpy.typing as npt
 from evclplus.experiments.report.comparison import Comparison, MethodRow
 from evclplus.experiments.report.escape import plain
 from evclplus.experiments.report.figures import row_style
-from evclplus.experiments.report.numbers import number
+from evclplus.experiments.report.numbers import number, scale
 
 Height = Callable[[float], float]
-"""Where a per cent is drawn."""
+"""Where a value is drawn."""
 
 DASHES = ("", "7 5", "2 4", "8 4 2 4")
 """Of the first, second, ... settings of one method; the upper bound begins with the second."""
 
 LEFT, RIGHT, TOP, BOTTOM = 38.0, 12.0, 10.0, 40.0
-STEPS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
+STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 MOST_LINES = 6
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One row of a comparison: its line, the band of a deviation, and its values in per cent."""
+    """One row of a comparison: its line, the band of a deviation, and its values."""
 
     label: str
     is_ours: bool
@@ -47,7 +47,7 @@ class Chart:
     width: float
     height: float
     heights: tuple[tuple[float, str], ...]
-    """Of the horizontal lines, with the per cent that they mean."""
+    """Of the horizontal lines, with the value that they mean."""
     places: tuple[float, ...]
     """Of the tasks, from left to right."""
     marks: tuple[tuple[float, str], ...]
@@ -80,10 +80,10 @@ def narrow_chart(comparison: Comparison) -> Chart:
 def _chart(comparison: Comparison, name: str, width: float, height: float) -> Chart:
     count = comparison.task_count
     places = _spaced(count, LEFT + 8, width - RIGHT - 8)
-    low, high, step = _range([row.curves for row in comparison.rows])
+    low, high, step = _range(comparison)
 
-    def y(per_cent: float) -> float:
-        part = (min(max(per_cent, low), high) - low) / (high - low)
+    def y(value: float) -> float:
+        part = (min(max(value, low), high) - low) / (high - low)
         return round(height - BOTTOM - part * (height - TOP - BOTTOM), 1)
 
     lines = np.arange(low, high + step / 2, step)
@@ -109,25 +109,31 @@ def _spaced(count: int, first: float, last: float) -> tuple[float, ...]:
     return tuple(np.linspace(first, last, count).round(1).tolist())
 
 
-def _range(curves: Sequence[npt.NDArray[np.float64]]) -> tuple[float, float, float]:
-    """Of the means, in per cent."""
-    means = 100 * np.concatenate([one.mean(axis=0) for one in curves])
-    return round_range(means[np.isfinite(means)])
+def _range(comparison: Comparison) -> tuple[float, float, float]:
+    """Of the means, as they are shown."""
+    means = np.concatenate([_shown(row).mean(axis=0) for row in comparison.rows])
+    finest = 0.1 if comparison.metric.unit == "%" else STEPS[0]
+    return round_range(means[np.isfinite(means)], finest)
 
 
-def round_range(values: npt.NDArray[np.float64]) -> tuple[float, float, float]:
+def _shown(row: MethodRow) -> npt.NDArray[np.float64]:
+    return scale(row.metric) * row.curves
+
+
+def round_range(values: npt.NDArray[np.float64], finest: float = 0.1) -> tuple[float, float, float]:
     """What is at the bottom and the top, and between two lines: round numbers around all values,
     some lines."""
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 100.0)
-    step = next((one for one in STEPS if (high - low) / one <= MOST_LINES - 1), STEPS[-1])
+    steps = (one for one in STEPS if one >= finest and (high - low) / one <= MOST_LINES - 1)
+    step = next(steps, 10.0 ** np.ceil(np.log10(max(high - low, STEPS[-1]))) / 5)
     low, high = step * np.floor(low / step), step * np.ceil(high / step)
     return float(low), float(max(high, low + step)), step
 
 
 def _curve(row: MethodRow, places: tuple[float, ...], y: Height) -> Curve:
-    means = 100 * row.curves.mean(axis=0)
+    means = _shown(row).mean(axis=0)
     points = tuple((x, y(value)) for x, value in zip(places, means, strict=True))
-    values = " ".join(number(float(value), 2) for value in means)
+    values = " ".join(number(float(value), 2 if row.metric.unit == "%" else 3) for value in means)
     return curve_of(row, points, _band(row, places, y), values)
 
 
@@ -142,7 +148,7 @@ def curve_of(
 
 def _band(row: MethodRow, places: tuple[float, ...], y: Height) -> str:
     """One deviation to either side; nothing for a single seed."""
-    curves = 100 * row.curves
+    curves = _shown(row)
     if len(curves) < 2:
         return ""
     means, deviations = curves.mean(axis=0), curves.std(axis=0, ddof=1)

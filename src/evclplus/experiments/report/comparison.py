@@ -9,15 +9,17 @@ import json
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import nan
+from math import inf, nan
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from evclplus.core.metrics import ACCURACY, ERROR, Metric
 from evclplus.experiments.record import Record
 from evclplus.experiments.report.escape import plain
 from evclplus.experiments.report.statistics import (
+    DISTANCE,
     FRACTION,
     PairedDifference,
     Spread,
@@ -31,6 +33,9 @@ PROBLEM = {"stream", "evaluate_on"}
 """The settings that say what is asked, not how it is answered."""
 
 UNCOMMITTED = "made by code with uncommitted changes"
+
+BOUNDS = {ACCURACY.average: FRACTION, ERROR.average: DISTANCE}
+"""Where a figure can only lie."""
 
 Key = TypeVar("Key", bound=Hashable)
 Setting = tuple[str, str]
@@ -60,34 +65,40 @@ class MethodRow:
         return [record.seed for record in self.records]
 
     @property
-    def accuracy_by_seed(self) -> dict[int, float]:
-        return {record.seed: record.average_accuracy for record in self.records}
+    def metric(self) -> Metric:
+        return self.records[0].metric
+
+    @property
+    def average_by_seed(self) -> dict[int, float]:
+        return {record.seed: record.average for record in self.records}
 
     def spread(self, field: str) -> Spread:
         """The spread over seeds of one of the record's summary figures, such as "forgetting" or
         "uncertainty.noise_auroc". It has no mean where a record does not say it."""
-        within = FRACTION if field == "average_accuracy" else None
+        within = BOUNDS.get(field)
         part, _, name = field.rpartition(".")
         whole = [getattr(record, part) if part else record for record in self.records]
         values = [getattr(one, name, None) for one in whole]
         return spread([nan if value is None else value for value in values], within)
 
     @cached_property
-    def accuracy(self) -> Spread:
-        return self.spread("average_accuracy")
+    def average(self) -> Spread:
+        """Of its metric over all tasks after the last one."""
+        return self.spread(self.metric.average)
 
     @property
     def curves(self) -> npt.NDArray[np.float64]:
-        """Average accuracy on the tasks seen so far: a row per seed, a column per task learned."""
-        return np.array([[np.mean(seen) for seen in record.accuracy] for record in self.records])
+        """The metric's mean over the tasks seen so far: a row per seed, a column per task
+        learned."""
+        return np.array([[np.mean(seen) for seen in record.matrix] for record in self.records])
 
     @property
     def matrix(self) -> npt.NDArray[np.float64]:
-        """The mean accuracy matrix; NaN where a task was not yet learned."""
+        """The metric's mean matrix; NaN where a task was not yet learned."""
         size = len(self.records[0].tasks)
         matrix = np.full((size, size), np.nan)
         matrix[np.tril_indices(size)] = np.mean(
-            [np.concatenate(record.accuracy) for record in self.records], axis=0
+            [np.concatenate(record.matrix) for record in self.records], axis=0
         )
         return matrix
 
@@ -103,7 +114,12 @@ class Comparison:
     def baseline(self) -> MethodRow | None:
         """The best row that is neither EVCL+, with or without a coreset, nor the upper bound."""
         baselines = (row for row in self.rows if not row.is_ours and not row.is_upper_bound)
-        return next((row for row in baselines if row.accuracy.mean is not None), None)
+        return next((row for row in baselines if row.average.mean is not None), None)
+
+    @property
+    def metric(self) -> Metric:
+        """What all its rows are judged by."""
+        return self.rows[0].metric
 
     @property
     def task_count(self) -> int:
@@ -128,9 +144,9 @@ class Comparison:
         """Every other row against the baseline, p-values corrected for how many there are."""
         if self.baseline is None:
             return {}
-        baseline = self.baseline.accuracy_by_seed
+        baseline = self.baseline.average_by_seed
         found = {
-            row.label: paired_difference(row.accuracy_by_seed, baseline)
+            row.label: paired_difference(row.average_by_seed, baseline)
             for row in self.rows
             if row is not self.baseline
         }
@@ -152,7 +168,8 @@ def settings_but_seed(record: Record) -> tuple[Setting, ...]:
 
 def _problem_settings(record: Record) -> tuple[Setting, ...]:
     problem = record.config.model_dump(include=PROBLEM)
-    return _flat({"number of tasks": len(record.tasks), **problem})
+    asked = {"number of tasks": len(record.tasks), "metric": record.metric.title}
+    return _flat({**asked, **problem})
 
 
 def _method_settings(record: Record) -> tuple[Setting, ...]:
@@ -172,11 +189,13 @@ def _flat(settings: dict[str, object]) -> tuple[Setting, ...]:
 def _rows(records: Sequence[Record]) -> tuple[MethodRow, ...]:
     groups = _labelled_groups(records, lambda record: record.method, _method_settings)
     rows = [_row(group) for group in groups]
-    return tuple(sorted(rows, key=lambda row: (-_sortable(row.accuracy.mean), row.label)))
+    return tuple(sorted(rows, key=_rank))
 
 
-def _sortable(mean: float | None) -> float:
-    return float("-inf") if mean is None else mean
+def _rank(row: MethodRow) -> tuple[float, str]:
+    """The best first, what has no mean last."""
+    mean = row.average.mean
+    return inf if mean is None else -row.metric.sign * mean, row.label
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Figures of a comparison: accuracy over tasks, and one accuracy matrix per row."""
+"""Figures of a comparison: its metric over tasks, and the matrix of each row."""
 
 import hashlib
 import io
@@ -6,17 +6,18 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import matplotlib
 import matplotlib.style
 import numpy as np
-import numpy.typing as npt
 from matplotlib import font_manager
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from evclplus.core.metrics import Metric
 from evclplus.experiments.report.comparison import Comparison, MethodRow
-from evclplus.experiments.report.numbers import percent
+from evclplus.experiments.report.numbers import number, scale, shown
 from evclplus.methods import METHODS
 
 # Of methods that are not known here.
@@ -62,15 +63,44 @@ def row_style(row: MethodRow) -> tuple[str, str]:
     )
 
 
-def accuracy_figure(comparison: Comparison) -> Image:
-    """Average accuracy against tasks learned, with a band of one standard deviation."""
-    return render(lambda: _accuracy_figure(comparison))
+def curves_figure(comparison: Comparison) -> Image:
+    """The metric's average against tasks learned, with a band of one standard deviation."""
+    return render(lambda: _curves_figure(comparison))
 
 
 def matrix_figure(comparison: Comparison, row: MethodRow) -> Image:
-    """The accuracy matrix of one row, on the colour scale of its comparison."""
-    lowest = min(float(np.nanmin(other.matrix)) for other in comparison.rows)
-    return render(lambda: _matrix_figure(row, lowest))
+    """The matrix of one row, on the colour scale of its comparison."""
+    return render(lambda: _matrix_figure(row, colours(comparison)))
+
+
+@dataclass(frozen=True)
+class Colours:
+    """Of all matrices of a comparison, the brighter the better."""
+
+    low: float
+    high: float
+    map: str
+
+    def part(self, value: float) -> float:
+        """From nought, dark, to one, bright."""
+        part = (value - self.low) / (self.high - self.low)
+        return 1 - part if self.map.endswith("_r") else part
+
+    def hex(self, value: float) -> str:
+        return to_hex(matplotlib.colormaps["cividis"](self.part(value)))
+
+    def ink(self, value: float) -> str:
+        """Of a text that can be read on it."""
+        return "#000" if self.part(value) > 0.47 else "#fff"
+
+
+def colours(comparison: Comparison) -> Colours:
+    """From the worst of all values to the best there could be."""
+    if comparison.metric.higher_is_better:
+        lowest = min(float(np.nanmin(row.matrix)) for row in comparison.rows)
+        return Colours(lowest, max(1.0, lowest + 0.01), "cividis")
+    highest = max(float(np.nanmax(row.matrix)) for row in comparison.rows)
+    return Colours(0.0, max(highest, 0.01), "cividis_r")
 
 
 def render(draw: Callable[[], Figure]) -> Image:
@@ -84,12 +114,12 @@ def render(draw: Callable[[], Figure]) -> Image:
     return Image(svg.getvalue(), png.getvalue())
 
 
-def _accuracy_figure(comparison: Comparison) -> Figure:
+def _curves_figure(comparison: Comparison) -> Figure:
     figure = Figure(figsize=(8.0, 4.3), layout="constrained")
     axes = figure.add_subplot()
     handles = [_draw_curve(axes, row) for row in comparison.rows]
     axes.set_xlabel("tasks learned")
-    axes.set_ylabel("average accuracy on tasks seen (%)")
+    axes.set_ylabel(f"average {in_unit(comparison.metric, 'on tasks seen')}")
     axes.set_xticks(_ticks(comparison.task_count))
     axes.margins(x=0.03)
     axes.grid(visible=False, axis="x")
@@ -98,7 +128,7 @@ def _accuracy_figure(comparison: Comparison) -> Figure:
         [_legend_label(row) for row in comparison.rows],
         loc="outside right center",
         frameon=False,
-        title="final accuracy (%)",
+        title=f"final {in_unit(comparison.metric)}",
         alignment="left",
     )
     return figure
@@ -106,7 +136,7 @@ def _accuracy_figure(comparison: Comparison) -> Figure:
 
 def _draw_curve(axes: Axes, row: MethodRow) -> Line2D:
     colour, marker = row_style(row)
-    curves = 100 * row.curves
+    curves = scale(row.metric) * row.curves
     tasks = np.arange(1, curves.shape[1] + 1)
     means = curves.mean(axis=0)
     is_filled = marker in Line2D.filled_markers  # the others are all edge
@@ -138,19 +168,19 @@ def _line_style(row: MethodRow) -> str:
 
 def _legend_label(row: MethodRow) -> str:
     bound = " (upper bound)" if row.is_upper_bound else ""
-    return f"{percent(row.accuracy.mean)}  {_drawable(row.label)}{bound}"
+    return f"{shown(row.metric, row.average.mean)}  {_drawable(row.label)}{bound}"
 
 
-def _matrix_figure(row: MethodRow, lowest: float) -> Figure:
+def _matrix_figure(row: MethodRow, coloured: Colours) -> Figure:
     figure = Figure(figsize=(2.9, 2.9), layout="constrained")
     axes = figure.add_subplot()
-    matrix = 100 * row.matrix
-    scale = Normalize(100 * lowest, max(100.0, 100 * lowest + 1))
-    image = axes.imshow(matrix, cmap="cividis", norm=scale)
+    matrix, times = row.matrix, scale(row.metric)
+    limits = Normalize(times * coloured.low, times * coloured.high)
+    image = axes.imshow(times * matrix, cmap=coloured.map, norm=limits)
     size = len(matrix)
     title = textwrap.fill(_drawable(row.label), width=26)
     axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
-    axes.set_xlabel("accuracy (%) on task")
+    axes.set_xlabel(f"{in_unit(row.metric)} on task")
     axes.set_ylabel("after task")
     ticks = _ticks(size)
     axes.set_xticks([tick - 1 for tick in ticks], [str(tick) for tick in ticks])
@@ -161,11 +191,12 @@ def _matrix_figure(row: MethodRow, lowest: float) -> Figure:
     if size > MOST_TASKS_WITH_NUMBERS:
         figure.colorbar(image, shrink=0.8)
     else:
-        _write_numbers(axes, matrix, scale)
+        _write_numbers(axes, row, coloured)
     return figure
 
 
-def _write_numbers(axes: Axes, matrix: npt.NDArray[np.float64], scale: Normalize) -> None:
+def _write_numbers(axes: Axes, row: MethodRow, coloured: Colours) -> None:
+    matrix = row.matrix
     size = len(matrix)
     for after in range(size):
         for task in range(after + 1):
@@ -173,13 +204,25 @@ def _write_numbers(axes: Axes, matrix: npt.NDArray[np.float64], scale: Normalize
             axes.text(
                 task,
                 after,
-                f"{value:.0f}" if size > 6 else f"{value:.1f}",
+                short(row.metric, value, size),
                 ha="center",
                 va="center",
                 in_layout=False,  # inside the axes, so it need not be measured
                 fontsize=9 if size <= 6 else 7,
-                color="black" if scale(value) > 0.47 else "white",
+                color=coloured.ink(value),
             )
+
+
+def short(metric: Metric, value: float, size: int) -> str:
+    """For a cell of a matrix with so many rows."""
+    digits = (1 if metric.unit == "%" else 2) - (size > 6)
+    return number(scale(metric) * value, digits)
+
+
+def in_unit(metric: Metric, where: str = "") -> str:
+    """What an axis shows: accuracy on tasks seen (%)."""
+    unit = f"({metric.unit})" if metric.unit else ""
+    return " ".join(part for part in (metric.title, where, unit) if part)
 
 
 def _ticks(count: int) -> Sequence[int]:

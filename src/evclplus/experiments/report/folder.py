@@ -10,7 +10,7 @@ from evclplus.experiments.record import UNFINISHED
 from evclplus.experiments.report.comparison import Comparison, comparisons_of
 from evclplus.experiments.report.figures import (
     Image,
-    accuracy_figure,
+    curves_figure,
     matrix_figure,
 )
 from evclplus.experiments.report.page import page
@@ -26,7 +26,7 @@ LONGEST_FILE_NAME = 60
 class Figures:
     """The figures of one comparison."""
 
-    accuracy: Image
+    curves: Image
     matrices: tuple[Image, ...]
     """In the order of the rows."""
     known: Known | None = None
@@ -78,7 +78,7 @@ def _nothing_to_report(folder: Path, unfinished: int) -> str:
 
 def _draw(comparison: Comparison) -> Figures:
     matrices = tuple(matrix_figure(comparison, row) for row in comparison.rows)
-    return Figures(accuracy_figure(comparison), matrices, known(comparison))
+    return Figures(curves_figure(comparison), matrices, known(comparison))
 
 
 def _figure_files(
@@ -86,7 +86,7 @@ def _figure_files(
 ) -> dict[str, bytes]:
     contents: dict[str, bytes] = {}
     for comparison, drawn in zip(comparisons, figures, strict=True):
-        images = [("accuracy", drawn.accuracy)]
+        images = [(comparison.metric.title, drawn.curves)]
         for row, image in zip(comparison.rows, drawn.matrices, strict=True):
             images.append((f"matrix {row.label}", image))
         if drawn.known is not None:

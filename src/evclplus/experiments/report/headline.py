@@ -1,14 +1,15 @@
 """What a comparison says, in a few plain sentences."""
 
+from evclplus.core.metrics import Metric
 from evclplus.experiments.report.comparison import Comparison, MethodRow
-from evclplus.experiments.report.numbers import percent, percent_interval
+from evclplus.experiments.report.numbers import interval_of, percent, shown, with_unit
 from evclplus.experiments.report.statistics import PairedDifference
 from evclplus.methods import role_of
 
 
 def headline(comparison: Comparison) -> list[str]:
     """The best method, how sure that is, and what the reference points are."""
-    known = [row for row in comparison.rows if row.accuracy.mean is not None]
+    known = [row for row in comparison.rows if row.average.mean is not None]
     contenders = [row for row in known if not row.is_upper_bound]
     sentences = [_best(comparison, contenders[0])] if contenders else []
     ours = next((row for row in comparison.rows if row.is_ours), None)
@@ -21,10 +22,11 @@ def headline(comparison: Comparison) -> list[str]:
 
 def _best(comparison: Comparison, row: MethodRow) -> str:
     tasks = _counted(comparison.task_count, "task")
-    seeds = _counted(row.accuracy.count, "seed")
+    seeds = _counted(row.average.count, "seed")
     alone = len(comparison.rows) == 1
     verb = "reaches" if alone else "is best with"
-    return f"{row.label} {verb} {percent(row.accuracy.mean)} % after {tasks} ({seeds})."
+    reached = f"{_of(row.metric)}{with_unit(row.metric, row.average.mean)}"
+    return f"{row.label} {verb} {reached} after {tasks} ({seeds})."
 
 
 def _against(ours: MethodRow, baseline: MethodRow, difference: PairedDifference) -> str:
@@ -33,7 +35,9 @@ def _against(ours: MethodRow, baseline: MethodRow, difference: PairedDifference)
         return (
             f"{ours.label} and {baseline.label}, the best baseline, share too few seeds to compare."
         )
-    interval = f"95 % interval of the difference {percent_interval(difference.interval)} points"
+    metric = ours.metric
+    points = " points" if metric.unit == "%" else ""
+    interval = f"95 % interval of the difference {interval_of(metric, difference.interval)}{points}"
     if 0.0 in difference.interval:
         pairs = _counted(difference.pairs, "seed")
         return (
@@ -41,19 +45,30 @@ def _against(ours: MethodRow, baseline: MethodRow, difference: PairedDifference)
             f" ({interval})."
         )
     side = "above" if difference.mean > 0 else "below"
-    points = percent(abs(difference.mean))
+    apart = f"{shown(metric, abs(difference.mean))}{points}"
+    found = f"{apart} {side}"
+    if metric.higher_is_better:
+        return f"{ours.label} is {found} {baseline.label}, the best baseline ({interval})."
     return (
-        f"{ours.label} is {points} points {side} {baseline.label}, the best baseline ({interval})."
+        f"The {metric.title} of {ours.label} is {found} that of {baseline.label}, the best baseline"
+        f" ({interval})."
     )
+
+
+def _of(metric: Metric) -> str:
+    """What comes before a number that its unit does not explain."""
+    return "" if metric.unit else f"{metric.title} "
 
 
 def _reference(row: MethodRow) -> str:
     if row.is_upper_bound:
-        return (
-            f"Joint training on all tasks, the upper bound, reaches {percent(row.accuracy.mean)} %."
-        )
+        reached = f"{_of(row.metric)}{with_unit(row.metric, row.average.mean)}"
+        return f"Joint training on all tasks, the upper bound, reaches {reached}."
     if role_of(row.method) == "lower bound":
-        return f"Plain fine-tuning forgets {percent(row.spread('forgetting').mean)} points."
+        lost = row.spread("forgetting").mean
+        if row.metric.unit == "%":
+            return f"Plain fine-tuning forgets {percent(lost)} points."
+        return f"With plain fine-tuning the {row.metric.title} rises by {shown(row.metric, lost)}."
     return ""
 
 

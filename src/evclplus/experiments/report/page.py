@@ -6,19 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-import matplotlib
-import numpy as np
-import numpy.typing as npt
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
-from matplotlib.colors import Normalize, to_hex
 
+from evclplus.core.metrics import Metric
 from evclplus.experiments.report.chart import Chart, narrow_chart, wide_chart
 from evclplus.experiments.report.comparison import Comparison, MethodRow, settings_but_seed
 from evclplus.experiments.report.escape import plain
-from evclplus.experiments.report.figures import MOST_TASKS_WITH_NUMBERS, row_style
+from evclplus.experiments.report.figures import (
+    MOST_TASKS_WITH_NUMBERS,
+    Colours,
+    colours,
+    row_style,
+    short,
+)
 from evclplus.experiments.report.headline import headline
-from evclplus.experiments.report.numbers import DASH, number, percent
+from evclplus.experiments.report.numbers import DASH, heading, number, with_unit
 from evclplus.experiments.report.statistics import spread
 from evclplus.experiments.report.tables import (
     MEASURES,
@@ -28,14 +31,14 @@ from evclplus.experiments.report.tables import (
     summary_table,
 )
 from evclplus.experiments.report.uncertainty import section as uncertainty_section
-from evclplus.experiments.report.writers import BASELINE_RULE
+from evclplus.experiments.report.writers import baseline_rule
 
 VERSIONS = ("evclplus", "torch", "python")
 
 
 @dataclass(frozen=True)
 class Heat:
-    """A cell of an accuracy matrix, the text in a colour that can be read on it."""
+    """A cell of a matrix, the text in a colour that can be read on it."""
 
     text: str
     title: str
@@ -45,7 +48,7 @@ class Heat:
 
 @dataclass(frozen=True)
 class Matrix:
-    """The accuracy matrix of one row; nothing where a task was not yet learned."""
+    """The matrix of one row; nothing where a task was not yet learned."""
 
     label: str
     rows: list[list[Heat | None]]
@@ -74,6 +77,11 @@ class Section:
     """What the template shows of one comparison."""
 
     title: str
+    metric: Metric
+    heading: str
+    """Of the metric, with its unit."""
+    rule: str
+    """What the best baseline is."""
     tasks: list[str]
     headline: list[str]
     summary: Table
@@ -100,8 +108,7 @@ def page(comparisons: Sequence[Comparison], unfinished: int) -> str:
         .render(
             sections=[_section(comparison) for comparison in comparisons],
             unfinished=unfinished,
-            measures=MEASURES,
-            baseline_rule=BASELINE_RULE,
+            measures=dict.fromkeys(m for each in comparisons for m in MEASURES[each.metric].all),
             record_count=sum(len(row.records) for each in comparisons for row in each.rows),
             style=Markup(part("page.css")),
             script=Markup(script),
@@ -130,6 +137,9 @@ def _section(comparison: Comparison) -> Section:
     rows = comparison.rows
     return Section(
         title=comparison.title,
+        metric=comparison.metric,
+        heading=heading(comparison.metric),
+        rule=baseline_rule(comparison.metric),
         tasks=[plain(name) for name in comparison.task_names],
         headline=headline(comparison),
         summary=summary_table(comparison),
@@ -149,27 +159,24 @@ def _section(comparison: Comparison) -> Section:
 
 
 def _matrices(comparison: Comparison) -> list[Matrix]:
-    """On one scale of colours, which begins at the lowest of all accuracies."""
-    lowest = min(float(np.nanmin(row.matrix)) for row in comparison.rows)
-    scale = Normalize(lowest, max(1.0, lowest + 0.01))
+    """On one scale of colours."""
+    scale = colours(comparison)
     return [
-        Matrix(row.label, [_heats(row.matrix, after, scale) for after in range(len(row.matrix))])
+        Matrix(row.label, [_heats(row, after, scale) for after in range(len(row.matrix))])
         for row in comparison.rows
     ]
 
 
-def _heats(matrix: npt.NDArray[np.float64], after: int, scale: Normalize) -> list[Heat | None]:
-    size = len(matrix)
-    digits = 0 if size > 6 else 1
+def _heats(row: MethodRow, after: int, scale: Colours) -> list[Heat | None]:
+    size = len(row.matrix)
     heats: list[Heat | None] = [None] * size
     for task in range(after + 1):
-        value = float(matrix[after, task])
-        part = float(scale(value))
+        value = float(row.matrix[after, task])
         heats[task] = Heat(
-            text="" if size > MOST_TASKS_WITH_NUMBERS else number(100 * value, digits),
-            title=f"task {task + 1} after task {after + 1}: {percent(value)} %",
-            heat=to_hex(matplotlib.colormaps["cividis"](part)),
-            ink="#000" if part > 0.47 else "#fff",
+            text="" if size > MOST_TASKS_WITH_NUMBERS else short(row.metric, value, size),
+            title=f"task {task + 1} after task {after + 1}: {with_unit(row.metric, value)}",
+            heat=scale.hex(value),
+            ink=scale.ink(value),
         )
     return heats
 

@@ -40,7 +40,7 @@ class PairedDifference:
     p_value: float | None = None
 
 
-FRACTION = Interval(0.0, 1.0)
+FRACTION, DISTANCE = Interval(0.0, 1.0), Interval(0.0, math.inf)
 
 
 def spread(values: Sequence[float], within: Interval | None = None) -> Spread:

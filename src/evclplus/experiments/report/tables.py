@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from evclplus.core import metrics
+from evclplus.core.metrics import Metric
 from evclplus.experiments.report.comparison import Comparison, MethodRow
 from evclplus.experiments.report.numbers import (
+    interval_of,
     number,
     p_value,
     percent,
-    percent_interval,
-    signed_percent,
+    shown,
+    signed,
 )
 from evclplus.experiments.report.statistics import PairedDifference, Spread
 
@@ -35,6 +38,9 @@ class Measure:
         return percent(value) if self.is_percent else number(value, 3)
 
 
+NLL = Measure(
+    "average_negative_log_likelihood", "NLL", False, False, "negative log-likelihood at the end"
+)
 ACCURACY = Measure(
     "average_accuracy", "Accuracy", True, True, "mean accuracy on all tasks after the last one"
 )
@@ -61,15 +67,69 @@ OTHER_MEASURES = (
         "accuracy on a task just before learning it, beyond an untrained network's",
     ),
     LEARNING_ACCURACY,
-    Measure(
-        "average_negative_log_likelihood", "NLL", False, False, "negative log-likelihood at the end"
-    ),
+    NLL,
     Measure("average_brier_score", "Brier", False, False, "Brier score at the end"),
     Measure(
         "average_calibration_error", "ECE", False, False, "expected calibration error at the end"
     ),
 )
-MEASURES = (ACCURACY, *OTHER_MEASURES)
+
+RMSE = Measure(
+    "average_error",
+    "RMSE",
+    False,
+    False,
+    "root mean squared error on a task after the last one, mean over tasks",
+)
+RISE = Measure(
+    "forgetting", "Forgetting", False, False, "how far errors rose from the lowest they had been"
+)
+LEARNING_ERROR = Measure(
+    "learning_error", "Learning error", False, False, "RMSE on each task just after learning it"
+)
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What is shown of records that have one metric: first the metric after the last task."""
+
+    average: Measure
+    summary: tuple[Measure, ...]
+    others: tuple[Measure, ...]
+
+    @property
+    def all(self) -> tuple[Measure, ...]:
+        return self.average, *self.others
+
+
+MEASURES = {
+    metrics.ACCURACY: Measures(ACCURACY, (ACCURACY, FORGETTING, LEARNING_ACCURACY), OTHER_MEASURES),
+    metrics.ERROR: Measures(
+        RMSE,
+        (RMSE, NLL, RISE, LEARNING_ERROR),
+        (
+            RISE,
+            Measure(
+                "backward_transfer",
+                "Backward transfer",
+                False,
+                True,
+                "by how much later tasks lowered a task's RMSE since it was learned; negative is "
+                "loss",
+            ),
+            Measure(
+                "forward_transfer",
+                "Forward transfer",
+                False,
+                True,
+                "how far the RMSE on a task just before learning it is below an untrained "
+                "network's",
+            ),
+            LEARNING_ERROR,
+            NLL,
+        ),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -90,7 +150,7 @@ class Table:
 
 def summary_table(comparison: Comparison) -> Table:
     """What to look at first."""
-    measures = (ACCURACY, FORGETTING, LEARNING_ACCURACY)
+    measures = MEASURES[comparison.metric].summary
     columns = [
         [method_cell(comparison, row) for row in comparison.rows],
         *(measure_column(comparison.rows, measure) for measure in measures),
@@ -101,18 +161,19 @@ def summary_table(comparison: Comparison) -> Table:
 
 def results_table(comparison: Comparison) -> Table:
     """Every measure of every row."""
-    others = [measure_column(comparison.rows, measure) for measure in OTHER_MEASURES]
+    metric, measures = comparison.metric, MEASURES[comparison.metric]
+    others = [measure_column(comparison.rows, measure) for measure in measures.others]
     columns = [
         [method_cell(comparison, row) for row in comparison.rows],
-        [replace(cell, detail="") for cell in measure_column(comparison.rows, ACCURACY)],
-        [TableCell(percent(row.accuracy.deviation)) for row in comparison.rows],
-        [TableCell(percent_interval(row.accuracy.interval)) for row in comparison.rows],
+        [replace(cell, detail="") for cell in measure_column(comparison.rows, measures.average)],
+        [TableCell(shown(metric, row.average.deviation)) for row in comparison.rows],
+        [TableCell(interval_of(metric, row.average.interval)) for row in comparison.rows],
         *others,
-        [TableCell(str(row.accuracy.count)) for row in comparison.rows],
+        [TableCell(str(row.average.count)) for row in comparison.rows],
     ]
-    headings = [measure.heading for measure in OTHER_MEASURES]
+    headings = [measure.heading for measure in measures.others]
     return Table(
-        ("Method", ACCURACY.heading, "SD", "95 % interval", *headings, "Seeds"),
+        ("Method", measures.average.heading, "SD", "95 % interval", *headings, "Seeds"),
         tuple(zip(*columns, strict=True)),
     )
 
@@ -120,13 +181,13 @@ def results_table(comparison: Comparison) -> Table:
 def baseline_table(comparison: Comparison) -> Table | None:
     """Every row against the best baseline; None where there is nothing to compare."""
     rows = tuple(
-        (method_cell(comparison, row), *_difference_cells(difference))
+        (method_cell(comparison, row), *_difference_cells(comparison.metric, difference))
         for row in comparison.rows
         if (difference := comparison.against_baseline(row))
     )
     headings = (
         "Method",
-        "Difference (points)",
+        "Difference (points)" if comparison.metric.unit == "%" else "Difference",
         "95 % interval",
         "p (paired t-test, Holm)",
         "Pairs",
@@ -172,10 +233,10 @@ def _spread_cell(value: Spread, measure: Measure, best: str | None) -> TableCell
     return TableCell(text, detail, is_best=text == best)
 
 
-def _difference_cells(difference: PairedDifference) -> tuple[TableCell, ...]:
+def _difference_cells(metric: Metric, difference: PairedDifference) -> tuple[TableCell, ...]:
     texts = (
-        TOO_FEW_PAIRS if difference.pairs < 2 else signed_percent(difference.mean),
-        percent_interval(difference.interval),
+        TOO_FEW_PAIRS if difference.pairs < 2 else signed(metric, difference.mean),
+        interval_of(metric, difference.interval),
         p_value(difference.p_value),
         str(difference.pairs),
     )

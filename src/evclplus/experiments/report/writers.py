@@ -2,13 +2,16 @@
 
 import csv
 import io
+from collections import ChainMap
 from collections.abc import Sequence
 
+from evclplus.core import metrics
+from evclplus.core.metrics import Metric
 from evclplus.experiments.report.comparison import Comparison, MethodRow
 from evclplus.experiments.report.escape import for_csv, for_latex, for_markdown
+from evclplus.experiments.report.numbers import scale
 from evclplus.experiments.report.statistics import Interval, PairedDifference
 from evclplus.experiments.report.tables import (
-    ACCURACY,
     MEASURES,
     Measure,
     Table,
@@ -20,44 +23,52 @@ from evclplus.experiments.report.tables import (
 from evclplus.experiments.report.uncertainty import MEASURES as UNCERTAINTY
 from evclplus.experiments.report.uncertainty import SETS, uncertainty_table
 
-BASELINE_RULE = (
-    "The best baseline is the method with the highest mean final accuracy other than EVCL+"
-    " (with or without a coreset) and the upper bound, joint training."
-)
+
+def baseline_rule(metric: Metric) -> str:
+    best = "highest" if metric.higher_is_better else "lowest"
+    return (
+        f"The best baseline is the method with the {best} mean final {metric.title} other than "
+        "EVCL+ (with or without a coreset) and the upper bound, joint training."
+    )
 
 
 def to_csv(comparisons: Sequence[Comparison]) -> str:
-    """One line per row of every comparison, for programs: an unknown number is an empty cell."""
+    """One line per row of every comparison, for programs: an unknown number is an empty cell, and
+    so is what other metrics have."""
     stream = io.StringIO()
-    lines = [_csv_line(comparison, row) for comparison in comparisons for row in comparison.rows]
-    writer = csv.DictWriter(stream, fieldnames=list(lines[0]), lineterminator="\n")
+    parts = [_csv_parts(comparison, row) for comparison in comparisons for row in comparison.rows]
+    names = [name for place in zip(*parts, strict=True) for part in place for name in part]
+    writer = csv.DictWriter(stream, list(dict.fromkeys(names)), restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows(dict(ChainMap(*line)) for line in parts)
     return stream.getvalue()
 
 
-def _csv_line(comparison: Comparison, row: MethodRow) -> dict[str, str]:
-    line = {
+def _csv_parts(comparison: Comparison, row: MethodRow) -> tuple[dict[str, str], ...]:
+    about = {
         "benchmark": for_csv(comparison.title),
         "method": for_csv(row.label),
         "role": role(comparison, row),
         "tasks": str(comparison.task_count),
         "seeds": str(len(row.seeds)),
     }
-    for measure in (*MEASURES, *UNCERTAINTY, *SETS):
-        line |= _csv_measure(row, measure)
-    return line | {
+    sure = (*UNCERTAINTY, *SETS) if comparison.metric is metrics.ACCURACY else ()
+    measured: dict[str, str] = {}
+    for measure in (*MEASURES[comparison.metric].all, *sure):
+        measured |= _csv_measure(row, measure)
+    judged = {
         "best_baseline": for_csv(comparison.baseline.label) if comparison.baseline else "",
-        **_csv_difference(comparison.against_baseline(row)),
-        "notes": for_csv("; ".join(row.notes)),
+        **_csv_difference(row.metric, comparison.against_baseline(row)),
     }
+    return about, measured, judged, {"notes": for_csv("; ".join(row.notes))}
 
 
-def _csv_difference(difference: PairedDifference | None) -> dict[str, str]:
+def _csv_difference(metric: Metric, difference: PairedDifference | None) -> dict[str, str]:
     found = difference or PairedDifference(0)
+    name = "difference_percent" if metric.unit == "%" else "difference"
     return {
-        "difference_percent": exact(found.mean, 100),
-        **_csv_interval("difference_percent", found.interval),
+        name: exact(found.mean, scale(metric)),
+        **_csv_interval(name, found.interval, scale(metric)),
         "p_value": exact(found.p_value),
         "pairs": str(found.pairs) if difference else "",
     }
@@ -65,20 +76,21 @@ def _csv_difference(difference: PairedDifference | None) -> dict[str, str]:
 
 def _csv_measure(row: MethodRow, measure: Measure) -> dict[str, str]:
     value = row.spread(measure.field)
-    scale = 100 if measure.is_percent else 1
+    times = 100 if measure.is_percent else 1
     plain = measure.field.rpartition(".")[2]
     name = f"{plain}_percent" if measure.is_percent else plain
-    cells = {name: exact(value.mean, scale), f"{name}_sd": exact(value.deviation, scale)}
-    return cells | (_csv_interval(name, value.interval) if measure is ACCURACY else {})
+    cells = {name: exact(value.mean, times), f"{name}_sd": exact(value.deviation, times)}
+    is_average = measure is MEASURES[row.metric].average
+    return cells | (_csv_interval(name, value.interval, times) if is_average else {})
 
 
-def _csv_interval(name: str, interval: Interval | None) -> dict[str, str]:
+def _csv_interval(name: str, interval: Interval | None, times: float) -> dict[str, str]:
     low, high = (interval.low, interval.high) if interval else (None, None)
-    return {f"{name}_low": exact(low, 100), f"{name}_high": exact(high, 100)}
+    return {f"{name}_low": exact(low, times), f"{name}_high": exact(high, times)}
 
 
-def exact(value: float | None, scale: int = 1) -> str:
-    return "" if value is None else f"{scale * value:.6g}"
+def exact(value: float | None, times: float = 1) -> str:
+    return "" if value is None else f"{times * value:.6g}"
 
 
 def to_markdown(comparisons: Sequence[Comparison]) -> str:
@@ -95,7 +107,8 @@ def to_markdown(comparisons: Sequence[Comparison]) -> str:
         against = baseline_table(comparison)
         if against and comparison.baseline:
             name = for_markdown(comparison.baseline.label)
-            parts += [f"Against {name}. {BASELINE_RULE}", markdown_table(against)]
+            rule = baseline_rule(comparison.metric)
+            parts += [f"Against {name}. {rule}", markdown_table(against)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -133,7 +146,8 @@ def to_latex(comparisons: Sequence[Comparison]) -> str:
         against = baseline_table(comparison)
         if against and comparison.baseline:
             caption = f"{title}: against {for_latex(comparison.baseline.label)}, the best baseline"
-            parts.append(_latex_float(against, caption, [for_latex(BASELINE_RULE) + r"\par"]))
+            rule = for_latex(baseline_rule(comparison.metric)) + r"\par"
+            parts.append(_latex_float(against, caption, [rule]))
     return "\n\n".join(parts) + "\n"
 
 

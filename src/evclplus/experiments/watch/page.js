@@ -39,8 +39,9 @@ function run(one) {
 
 function results(groups) {
   const row = (tag, cells) => make("tr", "", ...cells.map((cell, i) => make(i < 2 ? "th" : tag, i < 2 ? "text" : "", cell)));
-  const head = row("th", ["Benchmark", "Method", "Runs", "Accuracy (%)", "Forgetting (%)"]);
-  const rows = groups.map((one) => row("td", [one.benchmark, one.method, one.runs, one.accuracy, one.forgetting]));
+  const metrics = [...new Set(groups.map((one) => one.metric))];
+  const head = row("th", ["Benchmark", "Method", "Runs", metrics.length === 1 ? metrics[0] : "Result", "Forgetting"]);
+  const rows = groups.map((one) => row("td", [one.benchmark, one.method, one.runs, metrics.length === 1 ? one.average : `${one.metric} ${one.average}`, one.forgetting]));
   const table = make("table", "", make("thead", "", head), make("tbody", "", ...rows));
   return [make("h2", "", "Finished so far"), make("div", "scroll", table)];
 }

@@ -6,11 +6,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from evclplus.core.metrics import Metric
 from evclplus.errors import FileError
 from evclplus.experiments.estimate import duration
 from evclplus.experiments.live import Progress, read_progress
 from evclplus.experiments.record import RECORD, Record
-from evclplus.experiments.report.numbers import percent
+from evclplus.experiments.report.numbers import heading, shown
 from evclplus.experiments.store import below, packed_below
 
 
@@ -19,7 +20,8 @@ class Result(NamedTuple):
 
     benchmark: str
     method: str
-    accuracy: float
+    metric: Metric
+    average: float
     forgetting: float
 
 
@@ -61,24 +63,30 @@ class Folder:
 
 
 def _result(record: Record) -> Result:
-    return Result(record.benchmark, record.method, record.average_accuracy, record.forgetting)
+    return Result(record.benchmark, record.method, record.metric, record.average, record.forgetting)
 
 
 def _groups(results: list[Result]) -> list[dict[str, Any]]:
     """Each method's mean so far, benchmark by benchmark, the best first."""
-    groups: dict[tuple[str, str], list[Result]] = {}
+    groups: dict[tuple[str, str, Metric], list[Result]] = {}
     for one in results:
-        groups.setdefault((one.benchmark, one.method), []).append(one)
-    means = {key: fmean(one.accuracy for one in group) for key, group in groups.items()}
+        groups.setdefault((one.benchmark, one.method, one.metric), []).append(one)
+    means = {key: fmean(one.average for one in group) for key, group in groups.items()}
+
+    def order(item: tuple[tuple[str, str, Metric], list[Result]]) -> tuple[str, str, float, str]:
+        benchmark, method, metric = item[0]
+        return benchmark, metric.title, -metric.sign * means[item[0]], method
+
     return [
         {
             "benchmark": benchmark,
             "method": method,
-            "runs": len(groups[benchmark, method]),
-            "accuracy": percent(means[benchmark, method]),
-            "forgetting": percent(fmean(one.forgetting for one in groups[benchmark, method])),
+            "metric": heading(metric),
+            "runs": len(group),
+            "average": shown(metric, means[benchmark, method, metric]),
+            "forgetting": shown(metric, fmean(one.forgetting for one in group)),
         }
-        for benchmark, method in sorted(groups, key=lambda key: (key[0], -means[key], key[1]))
+        for (benchmark, method, metric), group in sorted(groups.items(), key=order)
     ]
 
 
