@@ -319,9 +319,10 @@ class Learner:
         seen, position = self.outputs_seen, len(self.learned)
 
         def new() -> Tensor:
-            weights = (network.owner, network.layout, network.names_for(task.head))
-            task_ = (task.head, seen, task.outputs)
-            return new_weights(*weights, *task_, network.rows_are_outputs).to(network.device)
+            return new_weights(
+                *(network.owner, network.layout, network.names_for(task.head)),
+                *(task.head, seen, task.outputs, network.rows_are_outputs),
+            ).to(network.device)
 
         return Lesson(
             network=network,

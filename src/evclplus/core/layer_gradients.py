@@ -68,7 +68,8 @@ def layers_with_matrices(network: BayesianNetwork, paths: Iterable[str]) -> set[
     def has_one(path: str) -> bool:
         weight = f"{path}.weight" if path else "weight"
         return (
-            weight in network.layout.places and getattr(network.local_layers[path], "groups", 1) == 1
+            weight in network.layout.places
+            and getattr(network.local_layers[path], "groups", 1) == 1
         )
 
     return {path for path in paths if has_one(path)}

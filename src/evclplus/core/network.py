@@ -135,6 +135,8 @@ class BayesianNetwork:
         self._names: dict[tuple[int, ...], tuple[str, ...]] = {}
         self._own: set[str] = set()
         """The layers that this network does not have from one that it is a copy of."""
+        self._lends = False
+        """Whether other networks may have its heads, because it was light some time."""
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -156,12 +158,15 @@ class BayesianNetwork:
         self.learns_all = len(parameters) == len(every)
         """Whether no parameter of the module stays as it is."""
         self._first_mean: Tensor | None = None
+        self._body_layers: list[str] = []
+        self._body_names: tuple[str, ...] = ()
         self.light = has_light_heads(self.skeleton, self.local_layers)
         """Whether all heads are plain layers. Nobody then looks at a head but a pass with it, so
         that a task costs the same however many there are."""
-        body = [path for path in self.local_layers if not (self.light and path[:6] == "heads.")]
-        self._body_layers = body
-        self._body_names = tuple(n for n in names if not (self.light and n[:6] == "heads."))
+        if self.light:
+            self._lends = True
+            self._body_layers = [one for one in self.local_layers if self.owner(one) is None]
+            self._body_names = tuple(name for name in names if self.owner(name) is None)
 
     def _append(self, head: int) -> bool:
         """Take in a head that just came, if it is one more light one: all else stays as it is."""
@@ -177,7 +182,7 @@ class BayesianNetwork:
             and len(points) == 1
             and self.layout.has_room_at_its_end(gaussian)
             and all(one.requires_grad and id(one) not in known for one in own.values())
-            and len(self._body_names) > 0
+            and len(known) > 0
             # A module's own way to grow may do more.
             and self.skeleton._modules.keys() == {"body", "heads"}
             and all(body.get(name) is self.parameters[name] for name in self._body_names)
@@ -185,8 +190,7 @@ class BayesianNetwork:
         )
         if not fits:
             return False
-        name = self._body_names[0]
-        _check(self.skeleton, {name: self.parameters[name], **own})
+        _check(self.skeleton, dict([next(iter(self.parameters.items()))]) | own)
         mean = self.initial(variance=1.0).mean
         shapes = tuple(tuple(one.shape) for one in own.values())
         self.layout = self.layout.with_more(tuple(own), shapes, gaussian)
@@ -225,7 +229,6 @@ class BayesianNetwork:
         own = {path: copied[id(self.local_layers[path])] for path in paths}
         made.local_layers = {**self.local_layers, **own}
         made._own = set(own)
-        made._body_layers = list(self._body_layers)
         made._used, made._names, made._passes = dict(self._used), dict(self._names), Passes()
         return made
 
@@ -599,12 +602,12 @@ class BayesianNetwork:
 
     def _sample_weights_of(self, path: str) -> None:
         """Make a local layer a plain one again, whose weights are sampled."""
-        if path[:6] == "heads." and self.light:
+        if self._lends and self.owner(path) is not None:
             # Other networks may have it too. From now on all heads are looked at.
             self._put(path, _copy_of_layer(self.local_layers[path]))
             self.light = False
         layer = self.local_layers.pop(path)
-        self._used = {}
+        self._used, self._body_layers = {}, [one for one in self._body_layers if one != path]
         plain = {local: plain for plain, local in LOCAL_LAYERS.items()}[type(layer)]
         layer.__class__ = plain  # type: ignore[assignment]
 
