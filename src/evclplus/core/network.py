@@ -226,9 +226,12 @@ class BayesianNetwork:
         paths = self._body_layers if self.light else list(self.local_layers)
         made = copy.copy(self)
         made.skeleton = copy.deepcopy(self.skeleton, copied)
-        own = {path: copied[id(self.local_layers[path])] for path in paths}
-        made.local_layers = {**self.local_layers, **own}
-        made._own = set(own)
+        made.local_layers = dict(self.local_layers)
+        for path in paths:
+            layer = made.skeleton.get_submodule(path)
+            assert isinstance(layer, LocalLayer)
+            made.local_layers[path] = layer
+        made._own = set(paths)
         made._used, made._names, made._passes = dict(self._used), dict(self._names), Passes()
         return made
 
@@ -659,9 +662,8 @@ def has_light_heads(module: nn.Module, local_layers: Mapping[str, LocalLayer]) -
     local layers that have nothing but their weights."""
     if not isinstance(module, MultiHead) or module.films is not None:
         return False
-    own = (type(module), MultiHead)
     usual = all(
-        len({getattr(kind, name, None) for kind in own}) == 1
+        getattr(type(module), name, None) is getattr(MultiHead, name, None)
         for name in ("forward", "owner", "uses", "train", "__deepcopy__")
     )
     paths = (f"heads.{name}" for name in module.heads._modules)
