@@ -17,7 +17,7 @@ from evclplus.core.batches import Batch
 from evclplus.core.engine import Problem, State, StepGradient, likelihood_gradient, update
 from evclplus.core.gaussian import Layout
 from evclplus.core.heads import MultiHead
-from evclplus.core.layers import LOCAL_LAYERS
+from evclplus.core.layers import LOCAL_LAYERS, LocalLayer
 from evclplus.core.network import BayesianNetwork, Predicate
 from evclplus.core.noise import Noise
 from tests.helpers import blobs, first_batch, small_network
@@ -152,9 +152,9 @@ def _plain(module: nn.Module) -> nn.Module:
     plain = {local: one for one, local in LOCAL_LAYERS.items()}
     made = copy.deepcopy(module)
     for part in made.modules():
-        if type(part) in plain:
+        if isinstance(part, LocalLayer):
             vars(part).pop("loaded")
-            part.__class__ = plain[type(part)]
+            part.__class__ = plain[type(part)]  # type: ignore[assignment]
     return made
 
 
@@ -163,7 +163,7 @@ class Tied(MultiHead):
 
     def grow(self, head: int, outputs: int, features: int) -> None:
         super().grow(head, outputs, features)
-        self.heads[head].bias = self.heads[0].bias  # type: ignore[assignment]
+        self.heads[head]._parameters["bias"] = self.heads[0]._parameters["bias"]
 
 
 class Counting(MultiHead):
@@ -183,6 +183,7 @@ def test_a_module_with_its_own_way_to_grow_is_laid_out_anew(kind: type[MultiHead
     assert set(network.layout.names) == set(parameters)
     assert network.layout.total == sum(one.numel() for one in parameters.values())
     assert network(network.initial(1.0), torch.ones(2, 4), 2).shape == (2, 2)
+    assert len(parameters) == {Tied: 2 + 1 + 3, Counting: 2 + 6 + 3}[kind]
 
 
 def test_a_copy_has_heads_of_its_own_as_soon_as_it_uses_them() -> None:
