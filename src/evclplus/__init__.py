@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from evclplus.experiments.config import Experiment
     from evclplus.streams.contact_sheet import contact_sheet
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 
 use_wide_vectors()  # before the first product, or it is too late
 

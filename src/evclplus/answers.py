@@ -5,6 +5,7 @@ Nothing here is fed back into learning.
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
@@ -111,9 +112,13 @@ class Answers:
     ) -> None:
         self.method, self.network, self.q, self.memory = method, network, q, memory
         self.trainer, self.learned, self.typical = trainer, learned, typical
-        self.seen = outputs_seen(learned)
         self._predictors: dict[int, Predictor] = {}
         self._one_at_a_time = Lock()
+
+    @cached_property
+    def seen(self) -> dict[int, int]:
+        """How many outputs of each head were learned; a learner that only learns never asks."""
+        return outputs_seen(self.learned)
 
     def predictor(self, head: int) -> Predictor:
         with self._one_at_a_time:

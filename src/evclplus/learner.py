@@ -319,8 +319,9 @@ class Learner:
         seen, position = self.outputs_seen, len(self.learned)
 
         def new() -> Tensor:
-            weights = (network.owner, network.layout, task.head, seen, task.outputs)
-            return new_weights(*weights, network.rows_are_outputs).to(network.device)
+            weights = (network.owner, network.layout, network.names_for(task.head))
+            marks = new_weights(*weights, task.head, seen, task.outputs, network.rows_are_outputs)
+            return marks.to(network.device)
 
         return Lesson(
             network=network,

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from math import ceil
 from operator import index
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -65,6 +65,9 @@ class Settings(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise SettingsError(_one_line(type(self), error)) from None
+
+    def __deepcopy__(self, memo: object = None) -> Self:
+        return self  # frozen
 
     before: ClassVar[dict[str, Any]] = {}
     """What a file from before a setting existed means, where that is not the default."""

@@ -286,7 +286,7 @@ class Trainer:
         one = next(examples for examples in source.examples if len(examples))
         noise, network = Noise(torch.zeros(4, dtype=torch.int32)), problem.network.copy()
         x = one.inputs(torch.arange(1))
-        network(network.weights(state.posterior(), noise), x, one.head)
+        network(network.weights(state.posterior(), noise, one.head), x, one.head)
         return 2 * noise.used * min(self.training.batch_size, len(source))
 
 

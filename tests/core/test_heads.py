@@ -14,7 +14,8 @@ def named(network: BayesianNetwork, mask: torch.Tensor) -> dict[str, list[bool]]
 def new(
     network: BayesianNetwork, head: int, seen: dict[int, int], outputs: int, grows: bool
 ) -> dict[str, list[bool]]:
-    marks = new_weights(network.owner, network.layout, head, seen, outputs, lambda name: grows)
+    weights = (network.owner, network.layout, network.names_for(head))
+    marks = new_weights(*weights, head, seen, outputs, lambda name: grows)
     return named(network, marks)
 
 

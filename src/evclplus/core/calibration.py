@@ -25,9 +25,9 @@ def prior_variances(layout: Layout, least: float) -> Tensor:
     """A first prior for every Gaussian weight that the network's own scale fits into: 1 / fan-in,
     the number of inputs that one output sums over, and not below `least`. A bias, which sums over
     nothing, has 1."""
-    parts = zip(layout.shapes[: layout.gaussian_names], layout.sizes, strict=False)
-    each = [torch.full((size,), max(least, 1 / prod(shape[1:]))) for shape, size in parts]
-    return torch.cat(each) if each else torch.zeros(0)
+    each = [max(least, 1 / prod(shape[1:])) for shape in layout.shapes[: layout.gaussian_names]]
+    sizes = torch.tensor(layout.sizes[: layout.gaussian_names], dtype=torch.int64)
+    return torch.tensor(each, dtype=torch.get_default_dtype()).repeat_interleave(sizes)
 
 
 @torch.no_grad()

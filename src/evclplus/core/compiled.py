@@ -44,13 +44,12 @@ TRIES = 3
 
 def can_be_compiled(network: BayesianNetwork) -> bool:
     """Whether the network is on the processor, made of known modules and learns all its weights."""
-    learned = {name for name, _ in network.skeleton.named_parameters()} == set(network.layout.names)
-    return network.device.type == "cpu" and learned and draws_nothing(network)
+    return network.device.type == "cpu" and network.learns_all and draws_nothing(network)
 
 
 def draws_nothing(network: BayesianNetwork) -> bool:
     """Whether the network is made of known modules alone, which draw no numbers of their own."""
-    return all(_is_known(module) for module in network.skeleton.modules())
+    return all(_is_known(module) for module in network.modules)
 
 
 def _is_known(module: nn.Module) -> bool:
@@ -182,7 +181,7 @@ def _description(problem: Problem, batch: Batch, names: Sequence[str]) -> tuple[
     parts = [module]
     if isinstance(module, MultiHead):
         parts = [module.body, *module.parts_of(batch.head)]
-    gaussian = set(network.layout.names[: network.layout.gaussian_names])
+    gaussian = network.layout.gaussian
     return (
         *map(_module, parts),
         *((name if owner(name) is None else f"head {name.rpartition('.')[2]}") for name in names),

@@ -214,7 +214,7 @@ class State:
         """These weights' parts of `weights` or of a gradient: (2, *shape) for Gaussian ones, unless
         only the means learn."""
         gaussian = () if at_mean else self.layout.gaussian
-        pairs = self.layout.named(rows)
+        pairs = self.layout.named(rows, names)
         return [pairs[name] if name in gaussian else pairs[name][0] for name in names]
 
 

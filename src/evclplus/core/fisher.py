@@ -111,9 +111,8 @@ def _sizes_of_gradients(
     size: Size,
 ) -> Tensor:
     """The sum over a batch of the size of each example's gradient, at these weights."""
-    layout = network.layout
     result = torch.zeros_like(weights)
-    means, sums = layout.named(weights), layout.named(result)
+    means, sums = network.named(weights, head), network.named(result, head)
     used = network.names_for(head)
     others = [name for name in used if name.rpartition(".")[0] not in closed_form]
     found = layer_gradients(

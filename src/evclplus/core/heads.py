@@ -115,26 +115,25 @@ class MultiHead(nn.Module):
 def new_weights(
     owner: Owner,
     layout: Layout,
+    names: Sequence[str],
     head: int,
     seen: dict[int, int],
     outputs: int,
     grows: Callable[[str], bool],
 ) -> Tensor:
-    """Marks the weights that come into use with a task.
+    """Marks the weights that come into use with a task; `names` are those that may.
 
     `seen` says how many outputs of each head earlier tasks used; the task uses `outputs` of
     `head`. Shared weights come with the first task, what a head owns with its first task, and the
     rows of a parameter that `grows` with the classes they stand for.
     """
     before = seen.get(head, 0)
-    marks = []
-    for name, shape in zip(layout.names, layout.shapes, strict=True):
-        mark = torch.zeros(shape, dtype=torch.bool)
+    marks = torch.zeros(layout.total, dtype=torch.bool)
+    for name, mark in layout.named(marks, names).items():
         owned_by = owner(name)
         if owned_by is None:
             mark[...] = not seen
         elif owned_by == head:
             rows = grows(name)
             mark[slice(before, outputs) if rows else ...] = rows or before == 0
-        marks.append(mark.flatten())
-    return torch.cat(marks)
+    return marks

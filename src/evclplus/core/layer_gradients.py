@@ -68,7 +68,8 @@ def layers_with_matrices(network: BayesianNetwork, paths: Iterable[str]) -> set[
     def has_one(path: str) -> bool:
         weight = f"{path}.weight" if path else "weight"
         return (
-            weight in network.layout.names and getattr(network.local_layers[path], "groups", 1) == 1
+            weight in network.layout.places
+            and getattr(network.local_layers[path], "groups", 1) == 1
         )
 
     return {path for path in paths if has_one(path)}
@@ -78,7 +79,7 @@ def layers_with_matrices(network: BayesianNetwork, paths: Iterable[str]) -> set[
 def received(network: BayesianNetwork, q: MeanField, x: Tensor, head: int) -> dict[str, Tensor]:
     """What every layer that has a matrix receives, as (example, group, position, channel)."""
     network(q, x[:1], head)  # layers that cannot be recorded leave local_layers here
-    with recorded(network, layers_with_matrices(network, network.local_layers)) as record:
+    with recorded(network, layers_with_matrices(network, network.layers_for(head))) as record:
         network(q, x, head)
     return {
         path: inputs_by_position(network.local_layers[path], a.to(q.mean.dtype))
@@ -98,7 +99,7 @@ def recorded(network: BayesianNetwork, paths: set[str]) -> Iterator[Passed]:
         def hook(layer: nn.Module, received: tuple[Tensor, ...], given: Tensor) -> None:
             record[path] = (received[0], given)
 
-        return network.local_layers[path].register_forward_hook(hook)
+        return network.layer(path).register_forward_hook(hook)
 
     handles = [remember(path) for path in sorted(paths)]
     try:
@@ -128,7 +129,7 @@ def layer_gradients(
 ) -> Iterator[LayerGradients]:
     """For each direction that the likelihood's Fisher asks for, the gradients of these layers."""
     # Gradients are asked of the layers' outputs, so the weights must be in the graph.
-    means = network.layout.named(weights.detach().requires_grad_())
+    means = network.named(weights.detach().requires_grad_(), head)
     with torch.enable_grad(), recorded(network, paths) as record:
         logits = network(Weights(means), x, head)[:, :outputs] / temperature
     for direction, weight in likelihood.directions(logits.detach(), y, labels, generator):

@@ -10,6 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
+from types import NoneType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -129,14 +132,16 @@ class BayesianNetwork:
         """Whether the module works on its input in place; None: it was not asked yet."""
         self._passes = Passes()
         self._used: dict[tuple[int, ...], list[str]] = {}
+        self._names: dict[tuple[int, ...], tuple[str, ...]] = {}
+        self._own: set[str] = set()
+        """The layers that this network does not have from one that it is a copy of."""
+        self._lends = False
+        """Whether other networks may have its heads, because it was light some time."""
         self._lay_out()
 
     def _lay_out(self) -> None:
-        parameters = {
-            name: parameter
-            for name, parameter in self.skeleton.named_parameters()
-            if parameter.requires_grad
-        }
+        every = dict(self.skeleton.named_parameters())
+        parameters = {name: one for name, one in every.items() if one.requires_grad}
         if parameters or not self.has_heads:  # heads may still come
             _check(self.skeleton, parameters)
         # Stable: Gaussian ones first, in module order.
@@ -146,8 +151,61 @@ class BayesianNetwork:
             shapes=tuple(tuple(parameters[name].shape) for name in names),
             gaussian_names=sum(not self.is_point(name) for name in names),
         )
-        self.local_layers |= _make_layers_local(self.skeleton)
-        self._used = {}
+        self._add_layers(_make_layers_local(self.skeleton))
+        self._used, self._names = {}, {}
+        self.parameters: dict[str, nn.Parameter] = parameters
+        """Those that are learned, with the module's own weights."""
+        self.learns_all = len(parameters) == len(every)
+        """Whether no parameter of the module stays as it is."""
+        self._first_mean: Tensor | None = None
+        self._body_layers: list[str] = []
+        self._body_names: tuple[str, ...] = ()
+        self.light = has_light_heads(self.skeleton, self.local_layers)
+        """Whether all heads are plain layers. Nobody then looks at a head but a pass with it, so
+        that a task costs the same however many there are."""
+        if self.light:
+            self._lends = True
+            self._body_layers = [one for one in self.local_layers if self.owner(one) is None]
+            self._body_names = tuple(name for name in names if self.owner(name) is None)
+
+    def _append(self, head: int) -> bool:
+        """Take in a head that just came, if it is one more light one: all else stays as it is."""
+        assert isinstance(self.skeleton, MultiHead)
+        path, layer = f"heads.{head}", self.skeleton.heads[head]
+        own = {f"{path}.{name}": one for name, one in layer.named_parameters()}
+        body = dict(self.skeleton.body.named_parameters("body"))
+        known = set(map(id, self.parameters.values()))
+        points = {self.is_point(name) for name in own}
+        gaussian = points == {False}
+        fits = (
+            is_plain(layer)
+            and len(points) == 1
+            and self.layout.has_room_at_its_end(gaussian)
+            and all(one.requires_grad and id(one) not in known for one in own.values())
+            and len(known) > 0
+            # A module's own way to grow may do more.
+            and self.skeleton._modules.keys() == {"body", "heads"}
+            and all(body.get(name) is self.parameters[name] for name in self._body_names)
+            and sum(one.requires_grad for one in body.values()) == len(self._body_names)
+        )
+        if not fits:
+            return False
+        _check(self.skeleton, dict([next(iter(self.parameters.items()))]) | own)
+        mean = self.initial(variance=1.0).mean
+        shapes = tuple(tuple(one.shape) for one in own.values())
+        self.layout = self.layout.with_more(tuple(own), shapes, gaussian)
+        # Layers of the body that showed that they cannot stay local get another try, as they do
+        # whenever a network is laid out.
+        again = _make_layers_local(self.skeleton.body, "body")
+        self._body_layers = [*self._body_layers, *again]
+        self._add_layers(again | _make_layers_local(layer, path))
+        self.parameters = {**self.parameters, **own}
+        self._first_mean = torch.cat([mean, *(one.detach().flatten() for one in own.values())])
+        return True
+
+    def _add_layers(self, made: dict[str, LocalLayer]) -> None:
+        self.local_layers |= made
+        self._own |= made.keys()
 
     def is_point(self, name: str) -> bool:
         """Whether a parameter has no variance."""
@@ -155,13 +213,41 @@ class BayesianNetwork:
 
     def copy(self) -> "BayesianNetwork":
         """A network with its own running statistics; the first weights are shared."""
-        for module in self.skeleton.modules():
+        copied: dict[int, Any] = {}  # by the id of what is copied, as copy.deepcopy keeps it
+        for module in self.modules:
             for name, value in vars(module).items():
                 # A hook that makes a weight (spectral_norm) leaves it behind with its gradient.
                 if isinstance(value, Tensor) and value.grad_fn is not None:
                     vars(module)[name] = value.detach()
-        first_weights = {id(p): p for p in self.skeleton.parameters()}
-        return copy.deepcopy(self, memo=first_weights)
+            copied |= {id(one): one for one in module.parameters(recurse=False)}
+        if self.light:
+            assert isinstance(self.skeleton, MultiHead)
+            copied[id(self.skeleton.heads)] = _same_modules(self.skeleton.heads)
+        paths = self._body_layers if self.light else list(self.local_layers)
+        made = copy.copy(self)
+        made.skeleton = copy.deepcopy(self.skeleton, copied)
+        made.local_layers = dict(self.local_layers)
+        for path in paths:
+            layer = made.skeleton.get_submodule(path)
+            assert isinstance(layer, LocalLayer)
+            made.local_layers[path] = layer
+        made._own = set(paths)
+        made._used, made._names, made._passes = dict(self._used), dict(self._names), Passes()
+        return made
+
+    def layer(self, path: str) -> LocalLayer:
+        """A local layer to compute with. A copy has its light heads from another network, and makes
+        its own of those that it uses."""
+        if path not in self._own:
+            self._put(path, _copy_of_layer(self.local_layers[path]))
+        return self.local_layers[path]
+
+    def _put(self, path: str, layer: LocalLayer) -> None:
+        """A layer of its own in the place of one that other networks have too."""
+        parent, _, name = path.rpartition(".")
+        self.skeleton.get_submodule(parent)._modules[name] = layer
+        self.local_layers[path] = layer
+        self._own.add(path)
 
     @torch.no_grad()
     def features(self, x: Tensor) -> int:
@@ -173,14 +259,17 @@ class BayesianNetwork:
         larger = self.copy()
         module = larger.skeleton
         assert isinstance(module, MultiHead)
+        before = list(module.heads._modules.values())
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module.grow(head, outputs, features)
         for part in module.parts_of(head):
             part.to(self.device, self.dtype)
         larger.growth = (*self.growth, (head, outputs, features))
-        larger.local_layers.pop(f"heads.{head}", None)  # of a head that was made anew, wider
-        larger._lay_out()
+        one_more = list(module.heads._modules.values())[:-1] == before
+        if not (self.light and one_more and larger._append(head)):
+            larger.local_layers.pop(f"heads.{head}", None)  # of a head that was made anew, wider
+            larger._lay_out()
         return larger
 
     @property
@@ -199,11 +288,19 @@ class BayesianNetwork:
     @property
     def buffers(self) -> dict[str, Tensor]:
         """Running statistics and other buffers, by name."""
-        return dict(self.skeleton.named_buffers())
+        if not self.light:
+            return dict(self.skeleton.named_buffers())
+        assert isinstance(self.skeleton, MultiHead)
+        own = dict(self.skeleton.named_buffers(recurse=False))
+        return own | dict(self.skeleton.body.named_buffers("body"))
 
     @property
     def modules(self) -> Iterator[nn.Module]:
-        return self.skeleton.modules()
+        """All of them but light heads, which are alike."""
+        if not self.light:
+            return self.skeleton.modules()
+        assert isinstance(self.skeleton, MultiHead)
+        return chain([self.skeleton, self.skeleton.heads], self.skeleton.body.modules())
 
     @property
     def learns_otherwise(self) -> bool:
@@ -248,14 +345,26 @@ class BayesianNetwork:
 
     def shared(self) -> Tensor:
         """Marks the weights that all tasks use."""
-        pairs = zip(self.layout.names, self.layout.sizes, strict=True)
-        marks = [torch.full((size,), self.owner(name) is None) for name, size in pairs]
-        return torch.cat(marks)
+        names = self._body_names
+        if not self.light:
+            names = tuple(name for name in self.layout.names if self.owner(name) is None)
+        marks = torch.zeros(self.layout.total, dtype=torch.bool)
+        for part in self.layout.named(marks, names).values():
+            part.fill_(True)
+        return marks
 
     def weights_of_head(self, q: MeanField, heads: Sequence[int]) -> dict[str, Tensor]:
         """The means of all weights that belong to these heads, by name."""
-        named = self.layout.named(q.mean)
-        return {name: value for name, value in named.items() if self.owner(name) in heads}
+        if self.light:
+            names = [name for head in heads for name in self._names_of_head(head)]
+        else:
+            names = [name for name in self.layout.names if self.owner(name) in heads]
+        return self.layout.named(q.mean, names)
+
+    def _names_of_head(self, head: int) -> list[str]:
+        """The weights of a light head."""
+        names = (f"heads.{head}.{name}" for name in ("weight", "bias"))
+        return [name for name in names if name in self.parameters]
 
     def linear_heads(self, q: MeanField, heads: Sequence[int]) -> Held | None:
         """These heads' means as one weight and one bias, row by row, if all of them are linear
@@ -268,36 +377,54 @@ class BayesianNetwork:
         if not all(isinstance(head, nn.Linear) for head in module.heads):
             return None
         own = next(head for head in module.heads if isinstance(head, nn.Linear))
-        weight, bias = q.mean.new_empty(0, own.in_features), q.mean.new_empty(0)
+        weights, biases = [q.mean.new_empty(0, own.in_features)], [q.mean.new_empty(0)]
+        named = self.weights_of_head(q, heads)
+        by_head: dict[int | None, list[Tensor]] = {}
+        for name, value in named.items():
+            by_head.setdefault(self.owner(name), []).append(value)
         for head in heads:
             # The weight of a linear layer has two dimensions, its bias, if there is one, has one.
-            own_weights = self.weights_of_head(q, (head,)).values()
-            rows, *rest = sorted(own_weights, key=Tensor.dim, reverse=True)
-            weight = torch.cat([weight, rows])
-            bias = torch.cat([bias, *(rest or [rows.new_zeros(len(rows))])])
-        return weight, bias
+            rows, *rest = sorted(by_head[head], key=Tensor.dim, reverse=True)
+            weights.append(rows)
+            biases += rest or [rows.new_zeros(len(rows))]
+        return torch.cat(weights), torch.cat(biases)
 
     def initial(self, variance: float) -> MeanField:
         """The module's own weights as means, with one variance for all Gaussian ones."""
-        parameters = dict(self.skeleton.named_parameters())
-        parts = [parameters[name].detach().flatten() for name in self.layout.names]
-        mean = torch.cat(parts) if parts else self._example.new_empty(0)
+        if self._first_mean is None:
+            parts = [self.parameters[name].detach().flatten() for name in self.layout.names]
+            self._first_mean = torch.cat(parts) if parts else self._example.new_empty(0)
+        mean = self._first_mean.clone()
         return MeanField(mean, mean.new_full((self.layout.gaussian_total,), variance), self.layout)
 
     @torch.no_grad()
     def restore(self, initial_mean: Tensor, buffers: dict[str, Tensor]) -> None:
         """Take over the first weights and the running statistics of another network."""
-        parameters = dict(self.skeleton.named_parameters())
         for name, value in self.layout.named(initial_mean).items():
-            parameters[name].copy_(value)
+            self.parameters[name].copy_(value)
+        self._first_mean = None
         for name, buffer in self.buffers.items():
             buffer.copy_(buffers[name])
         self._passes = Passes()  # copies had other buffers
 
-    def weights(self, q: MeanField, noise: Noise | None = None) -> Weights:
-        """The weights of a pass: drawn from q, or without noise its means."""
-        variances = {} if noise is None else self.layout.named(q.variance)
-        return Weights(self.layout.named(q.mean), variances, noise)
+    def weights(
+        self, q: MeanField, noise: Noise | None = None, head: int | Sequence[int] | None = None
+    ) -> Weights:
+        """The weights of a pass: drawn from q, or without noise its means. With a head, of a pass
+        with it and no other."""
+        variances = {} if noise is None else self.named(q.variance, head)
+        return Weights(self.named(q.mean, head), variances, noise)
+
+    def named(self, vector: Tensor, head: int | Sequence[int] | None) -> dict[str, Tensor]:
+        """The parts of a flat vector that a pass with these heads looks at. Only of light heads is
+        it known that no other has a weight that such a pass draws."""
+        if head is None or not self.light:
+            return self.layout.named(vector)
+        heads = (head,) if isinstance(head, int) else tuple(head)
+        if heads not in self._names:
+            names = (name for one in dict.fromkeys(heads) for name in self._names_of_head(one))
+            self._names[heads] = (*self._body_names, *names)
+        return self.layout.named(vector, self._names[heads])
 
     def __call__(
         self,
@@ -310,7 +437,7 @@ class BayesianNetwork:
     ) -> Tensor:
         """The outputs under these weights; of a `MeanField`, under its means."""
         if isinstance(weights, MeanField):
-            weights = self.weights(weights)
+            weights = self.weights(weights, head=head)
         noise, before = weights.noise, 0 if weights.noise is None else weights.noise.used
         layers = {path: self.loaded(path, weights) for path in self.layers_for(head)}
         output = self._run(layers, self._drawn(weights), x, head, held, training)
@@ -344,7 +471,7 @@ class BayesianNetwork:
             noise = PredictionNoise(seed, rows, found)
             while output is None:
                 noise.used = 0
-                weights = self.weights(q, noise)
+                weights = self.weights(q, noise, head)
                 layers = {
                     path: layers.get(path) or self.loaded(path, weights)
                     for path in self.layers_for(head)
@@ -360,11 +487,16 @@ class BayesianNetwork:
         module = self.skeleton
         if not isinstance(module, MultiHead):
             return list(self.layout.names)
+        if self.light:
+            return self.layout.ordered([*self._body_names, *self._names_of_head(head)])
         return [name for name in self.layout.names if module.uses(head, name)]
 
     def layers_for(self, head: int | Sequence[int]) -> list[str]:
         """The local layers that an answer of these heads may use. There may be a thousand heads."""
         module, heads = self.skeleton, (head,) if isinstance(head, int) else tuple(head)
+        if self.light:
+            own = (f"heads.{one}" for one in dict.fromkeys(heads))
+            return [*self._body_layers, *(path for path in own if path in self.local_layers)]
         if not isinstance(module, MultiHead) or not heads:  # the features may be anybody's
             return list(self.local_layers)
         if heads not in self._used:
@@ -434,9 +566,9 @@ class BayesianNetwork:
         training: bool,
     ) -> Tensor:
         if self.skeleton.training != training:
-            self.skeleton.train(training)
+            self._train(training)
         for path, loaded in layers.items():
-            self.local_layers[path].load(loaded)
+            self.layer(path).load(loaded)
         given, looks = x, self.changes_input is None and not x.is_inference()
         if x.is_floating_point():
             x = x.to(self.dtype)
@@ -458,6 +590,14 @@ class BayesianNetwork:
             self.changes_input = x._version != version
         return output
 
+    def _train(self, training: bool) -> None:
+        if not self.light:
+            self.skeleton.train(training)
+            return
+        assert isinstance(self.skeleton, MultiHead)
+        self.skeleton.training = training
+        self.skeleton.body.train(training)
+
     def keep_local(self, paths: Sequence[str]) -> None:
         """Sample the weights of all layers but these, as another copy of this network does."""
         for path in [path for path in self.local_layers if path not in paths]:
@@ -465,8 +605,12 @@ class BayesianNetwork:
 
     def _sample_weights_of(self, path: str) -> None:
         """Make a local layer a plain one again, whose weights are sampled."""
+        if self._lends and self.owner(path) is not None:
+            # Other networks may have it too. From now on all heads are looked at.
+            self._put(path, _copy_of_layer(self.local_layers[path]))
+            self.light = False
         layer = self.local_layers.pop(path)
-        self._used = {}
+        self._used, self._body_layers = {}, [one for one in self._body_layers if one != path]
         plain = {local: plain for plain, local in LOCAL_LAYERS.items()}[type(layer)]
         layer.__class__ = plain  # type: ignore[assignment]
 
@@ -513,14 +657,60 @@ def _check(module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
         raise ConversionError(f"parameter {name} {reason}")
 
 
-def _make_layers_local(skeleton: nn.Module) -> dict[str, LocalLayer]:
+def has_light_heads(module: nn.Module, local_layers: Mapping[str, LocalLayer]) -> bool:
+    """Whether a module is a `MultiHead` that computes in the usual way, and all its heads are
+    local layers that have nothing but their weights."""
+    if not isinstance(module, MultiHead) or module.films is not None:
+        return False
+    usual = all(
+        getattr(type(module), name, None) is getattr(MultiHead, name, None)
+        for name in ("forward", "owner", "uses", "train", "__deepcopy__")
+    )
+    paths = (f"heads.{name}" for name in module.heads._modules)
+    heads = zip(paths, module.heads, strict=True)
+    return (
+        usual
+        and module._modules.keys() == {"body", "heads"}
+        and all(local_layers.get(path) is head and is_plain(head) for path, head in heads)
+    )
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """Whether a layer is a linear one or a convolution that nobody has added anything to."""
+    if type(layer) not in (*LOCAL_LAYERS, *LOCAL_LAYERS.values()):
+        return False
+    values = {name: value for name, value in vars(layer).items() if name != "_parameters"}
+    simple = (bool, int, str, tuple, list, NoneType, Loaded)
+    return layer._parameters.keys() <= {"weight", "bias"} and all(
+        isinstance(value, simple) or (isinstance(value, dict | set) and not value)
+        for value in values.values()
+    )
+
+
+def _copy_of_layer(layer: LocalLayer) -> LocalLayer:
+    """One with the same weights, which computes with nothing yet."""
+    same = {id(one): one for one in layer.parameters()}
+    made = copy.deepcopy(layer, same)
+    made.load(NOTHING)
+    return made
+
+
+def _same_modules(modules: nn.ModuleList) -> nn.ModuleList:
+    """A list of its own with the same modules."""
+    made = nn.ModuleList()
+    made.training = modules.training
+    made._modules = dict(modules._modules)
+    return made
+
+
+def _make_layers_local(skeleton: nn.Module, prefix: str = "") -> dict[str, LocalLayer]:
     """Give each Linear and Conv its local form, in place, unless it shares its parameters.
 
     Only the exact types are taken: a subclass may read its weights itself.
     """
     uses = Counter(id(p) for _, p in skeleton.named_parameters(remove_duplicate=False))
     local_layers = {}
-    for path, layer in skeleton.named_modules():
+    for path, layer in skeleton.named_modules(prefix=prefix):
         parameters = list(layer.parameters(recurse=False))
         shared = any(uses[id(parameter)] > 1 for parameter in parameters)
         learns = any(parameter.requires_grad for parameter in parameters)
