@@ -157,7 +157,7 @@ class BayesianNetwork:
         """Those that are learned, with the module's own weights."""
         self.learns_all = len(parameters) == len(every)
         """Whether no parameter of the module stays as it is."""
-        self._first_mean: Tensor | None = None
+        self._first_heads: Tensor | None = None
         self._body_layers: list[str] = []
         self._body_names: tuple[str, ...] = ()
         self.light = has_light_heads(self.skeleton, self.local_layers)
@@ -191,7 +191,6 @@ class BayesianNetwork:
         if not fits:
             return False
         _check(self.skeleton, dict([next(iter(self.parameters.items()))]) | own)
-        mean = self.initial(variance=1.0).mean
         shapes = tuple(tuple(one.shape) for one in own.values())
         self.layout = self.layout.with_more(tuple(own), shapes, gaussian)
         # Layers of the body that showed that they cannot stay local get another try, as they do
@@ -200,7 +199,9 @@ class BayesianNetwork:
         self._body_layers = [*self._body_layers, *again]
         self._add_layers(again | _make_layers_local(layer, path))
         self.parameters = {**self.parameters, **own}
-        self._first_mean = torch.cat([mean, *(one.detach().flatten() for one in own.values())])
+        if self._first_heads is not None:
+            new = (one.detach().flatten() for one in own.values())
+            self._first_heads = torch.cat([self._first_heads, *new])
         return True
 
     def _add_layers(self, made: dict[str, LocalLayer]) -> None:
@@ -391,18 +392,32 @@ class BayesianNetwork:
 
     def initial(self, variance: float) -> MeanField:
         """The module's own weights as means, with one variance for all Gaussian ones."""
-        if self._first_mean is None:
-            parts = [self.parameters[name].detach().flatten() for name in self.layout.names]
-            self._first_mean = torch.cat(parts) if parts else self._example.new_empty(0)
-        mean = self._first_mean.clone()
+        names, heads = self.layout.names, self._head_names()
+        mean = self._first_of(names[: len(names) - len(heads)])
+        if heads:
+            if self._first_heads is None:
+                self._first_heads = self._first_of(heads)
+            mean = torch.cat([mean, self._first_heads])
         return MeanField(mean, mean.new_full((self.layout.gaussian_total,), variance), self.layout)
+
+    def _head_names(self) -> tuple[str, ...]:
+        """The weights of light heads where they lie after the body's. There may be thousands, so
+        their first values are kept in one vector; the body's are too many to have them twice."""
+        count = len(self._body_names)
+        in_order = self.light and self.layout.names[:count] == self._body_names
+        return self.layout.names[count:] if in_order else ()
+
+    def _first_of(self, names: Sequence[str]) -> Tensor:
+        """The module's own values of these weights, one after the other."""
+        parts = [self.parameters[name].detach().flatten() for name in names]
+        return torch.cat(parts) if parts else self._example.new_empty(0)
 
     @torch.no_grad()
     def restore(self, initial_mean: Tensor, buffers: dict[str, Tensor]) -> None:
         """Take over the first weights and the running statistics of another network."""
         for name, value in self.layout.named(initial_mean).items():
             self.parameters[name].copy_(value)
-        self._first_mean = None
+        self._first_heads = None
         for name, buffer in self.buffers.items():
             buffer.copy_(buffers[name])
         self._passes = Passes()  # copies had other buffers
